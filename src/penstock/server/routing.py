@@ -18,13 +18,18 @@ Right = Literal["public", "authenticated", "push", "consume", "read", "admin"]
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-class Route(Struct, kw_only=True):
+class _Call(Struct):
     method: str
     path: str
     """Path template as in OpenAPI: `/queues/{queue}/messages`."""
     handler: Handler
     summary: str
-    right: Right
+    right: Right = "admin"
+
+
+class Route(_Call, kw_only=True):
+    """A call of an API. What every call has is given by position, the rest by name."""
+
     least_right: Right | None = None
     """With `authenticated`: the right needed on at least one queue, checked before the body is read."""
     query: Any = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -104,60 +105,38 @@ class Inbox:
         self._options = QueueOptions(archive_ms=settings.retention_ms)
 
     def routes(self) -> list[Route]:
+        call = partial(Route, tag="inbox")
         return [
-            Route(
-                method="POST",
-                path="/v1/messages",
-                handler=self.post,
-                summary="Push a message",
-                right="admin",
+            call(
+                "POST",
+                "/v1/messages",
+                self.post,
+                "Push a message",
                 body=NewText,
                 answers={201: Text, 200: Text},
                 errors=(409,),
                 headers=("X-Penstock-Signature", "traceparent"),
-                tag="inbox",
             ),
-            Route(
-                method="GET",
-                path="/v1/messages",
-                handler=self.get,
-                summary="Take and archive messages, oldest first; or claim them",
-                right="admin",
+            call(
+                "GET",
+                "/v1/messages",
+                self.get,
+                "Take and archive messages, oldest first; or claim them",
                 query=GetQuery,
                 answers={200: list[Text]},
                 errors=(409,),
                 safe=False,
-                tag="inbox",
             ),
-            Route(
-                method="POST",
-                path="/v1/acks",
-                handler=self.ack,
-                summary="Archive claimed messages",
-                right="admin",
-                body=Acks,
-                answers={200: AckResults},
-                tag="inbox",
-            ),
-            Route(
-                method="GET",
-                path="/v1/stats",
-                handler=self.stats,
-                summary="Counts per topic and state",
-                right="admin",
+            call("POST", "/v1/acks", self.ack, "Archive claimed messages", body=Acks, answers={200: AckResults}),
+            call(
+                "GET",
+                "/v1/stats",
+                self.stats,
+                "Counts per topic and state",
                 query=StatsQuery,
                 answers={200: InboxStats},
-                tag="inbox",
             ),
-            Route(
-                method="GET",
-                path="/health",
-                handler=self.health,
-                summary="Check that the store responds",
-                right="admin",
-                answers={200: Health},
-                tag="inbox",
-            ),
+            call("GET", "/health", self.health, "Check that the store responds", answers={200: Health}),
         ]
 
     async def post(self, request: Request) -> Response:

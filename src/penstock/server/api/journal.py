@@ -88,11 +88,7 @@ class JournalApi:
         self.log_waiters = LogWaiters(reader, call)
 
     def routes(self) -> list[Route]:
-        def at(method: str, path: str, handler: Any, summary: str, **rest: Any) -> Route:
-            return Route(
-                method=method, path=path, handler=handler, summary=summary, right="admin", tag="journal", **rest
-            )
-
+        at = partial(Route, tag="journal")
         one = "/journal/consumers/{consumer}"
         return [
             at("GET", "/journal", self.show, "Show offsets, size and consumers", answers={200: JournalView}),

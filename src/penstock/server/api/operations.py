@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -65,61 +66,28 @@ class Operations:
         self.document: dict[str, Any] = {}
 
     def routes(self) -> list[Route]:
+        call = partial(Route, tag="operations")
         return [
-            Route(
-                method="GET",
-                path="/healthz",
-                handler=self.live,
-                summary="Check that the process is alive",
-                right="public",
-                answers={200: Liveness},
-                tag="operations",
-            ),
-            Route(
-                method="GET",
-                path="/readyz",
-                handler=self.ready,
-                summary="Check that the store responds, accepts writes and has free space",
-                right="public",
+            call("GET", "/healthz", self.live, "Check that the process is alive", "public", answers={200: Liveness}),
+            call(
+                "GET",
+                "/readyz",
+                self.ready,
+                "Check that the store responds, accepts writes and has free space",
+                "public",
                 answers={200: Ready, 503: Ready},
-                tag="operations",
             ),
-            Route(
-                method="GET",
-                path="/server",
-                handler=self.server,
-                summary="Show the server's version, features and your rights",
-                right="authenticated",
+            call(
+                "GET",
+                "/server",
+                self.server,
+                "Show the server's version, features and your rights",
+                "authenticated",
                 answers={200: ServerView},
-                tag="operations",
             ),
-            Route(
-                method="GET",
-                path="/metrics",
-                handler=self.metrics,
-                summary="Prometheus metrics",
-                right="admin",
-                answers={200: "text/plain"},
-                tag="operations",
-            ),
-            Route(
-                method="GET",
-                path="/openapi.json",
-                handler=self.openapi,
-                summary="This document",
-                right="public",
-                answers={200: dict[str, Any]},
-                tag="operations",
-            ),
-            Route(
-                method="GET",
-                path="/docs",
-                handler=self.docs,
-                summary="This document as HTML",
-                right="public",
-                answers={200: "text/html"},
-                tag="operations",
-            ),
+            call("GET", "/metrics", self.metrics, "Prometheus metrics", answers={200: "text/plain"}),
+            call("GET", "/openapi.json", self.openapi, "This document", "public", answers={200: dict[str, Any]}),
+            call("GET", "/docs", self.docs, "This document as HTML", "public", answers={200: "text/html"}),
         ]
 
     async def server(self, request: Request) -> Response:

@@ -16,11 +16,10 @@ class Workers:
     def routes(self) -> list[Route]:
         return [
             Route(
-                method="GET",
-                path="/workers",
-                handler=self.list_all,
-                summary="List servers and named consumers with their leases and last heartbeats",
-                right="admin",
+                "GET",
+                "/workers",
+                self.list_all,
+                "List servers and named consumers with their leases and last heartbeats",
                 query=WorkersQuery,
                 answers={200: WorkerPage},
                 tag="operations",

@@ -54,11 +54,11 @@ class DeadLetterGroups:
     def routes(self) -> list[Route]:
         return [
             Route(
-                method="GET",
-                path="/queues/{queue}/dlq/errors",
-                handler=self.groups,
-                summary="Group dead letters by error",
-                right="consume",
+                "GET",
+                "/queues/{queue}/dlq/errors",
+                self.groups,
+                "Group dead letters by error",
+                "consume",
                 tag="queues",
                 query=GroupsQuery,
                 answers={200: DeadGroups},

@@ -60,11 +60,11 @@ class LakeApi:
     def routes(self) -> list[Route]:
         return [
             Route(
-                method="GET",
-                path="/pipeline",
-                handler=self.show,
-                summary="Show size and freshness of each table in the lake",
-                right="read",
+                "GET",
+                "/pipeline",
+                self.show,
+                "Show size and freshness of each table in the lake",
+                "read",
                 tag="journal",
                 answers={200: PipelineView},
             )

@@ -177,11 +177,11 @@ class Dashboard:
     def routes(self) -> list[Route]:
         return [
             Route(
-                method="GET",
-                path="/ws/dashboard",
-                handler=self.follow,
-                summary="Follow all events over a WebSocket, as {event, data}",
-                right="read",
+                "GET",
+                "/ws/dashboard",
+                self.follow,
+                "Follow all events over a WebSocket, as {event, data}",
+                "read",
                 tag="tree",
                 query=DashboardQuery,
                 answers={101: None},

@@ -66,11 +66,11 @@ class MessageHistories:
     def routes(self) -> list[Route]:
         return [
             Route(
-                method="GET",
-                path="/queues/{queue}/messages/{id}/events",
-                handler=self.events,
-                summary="Show a message's history from the journal, also after its removal",
-                right="consume",
+                "GET",
+                "/queues/{queue}/messages/{id}/events",
+                self.events,
+                "Show a message's history from the journal, also after its removal",
+                "consume",
                 tag="queues",
                 query=MessageHistoryQuery,
                 answers={200: MessageHistory},

@@ -108,11 +108,11 @@ class OverviewApi:
     def routes(self) -> list[Route]:
         return [
             Route(
-                method="GET",
-                path=f"{API}/analytics/overview",
-                handler=self.overview,
-                summary="All queues together, over the last minutes",
-                right="read",
+                "GET",
+                f"{API}/analytics/overview",
+                self.overview,
+                "All queues together, over the last minutes",
+                "read",
                 tag="tree",
                 query=OverviewQuery,
                 answers={200: Overview},

@@ -50,11 +50,11 @@ class Sparklines:
     def routes(self) -> list[Route]:
         return [
             Route(
-                method="GET",
-                path=f"{API}/analytics/sparks",
-                handler=self.sparks,
-                summary="Show named queues, each with a short history",
-                right="read",
+                "GET",
+                f"{API}/analytics/sparks",
+                self.sparks,
+                "Show named queues, each with a short history",
+                "read",
                 tag="tree",
                 query=SparklineQuery,
                 answers={200: SparklineList},

@@ -63,11 +63,11 @@ class StaticFiles:
     def routes(self) -> list[Route]:
         return [
             Route(
-                method="GET",
-                path=path,
-                handler=partial(self.send, file),
-                summary="A file of the dashboard",
-                right="public",
+                "GET",
+                path,
+                partial(self.send, file),
+                "A file of the dashboard",
+                "public",
                 query=dict[str, str],
                 answers={200: file.content_type.decode(), 304: None},
                 tag="dashboard",

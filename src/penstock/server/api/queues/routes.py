@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from penstock.server.routing import Route
 from penstock.wire import queues as shapes
@@ -15,9 +16,7 @@ NDJSON = "application/x-ndjson"
 
 
 def queue_routes(api: Queues) -> list[Route]:
-    def call(method: str, path: str, handler: Any, summary: str, right: Any, **rest: Any) -> Route:
-        return Route(method=method, path=path, handler=handler, summary=summary, right=right, tag="queues", **rest)
-
+    call = partial(Route, tag="queues")
     one_queue = {200: shapes.QueueView}
     return [
         call(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from penstock.broker.broker import Broker
@@ -24,11 +25,7 @@ class StreamKeys:
         self._service = streams
 
     def routes(self) -> list[Route]:
-        def call(method: str, path: str, handler: Any, summary: str, **rest: Any) -> Route:
-            return Route(
-                method=method, path=path, handler=handler, summary=summary, right="admin", tag="streams", **rest
-            )
-
+        call = partial(Route, tag="streams")
         return [
             call("POST", KEYS, self.add, "Create an API key; its secret is shown once", **NEW, answers={201: KeyView}),
             call("GET", KEYS, self.list_all, "List API keys", answers={200: KeyList}),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from penstock.log.model import Trimmed
 from penstock.server.api.streams.bodies import NDJSON
 from penstock.server.api.streams.pages import ARROW
-from penstock.server.routing import Right, Route
+from penstock.server.routing import Route
 from penstock.wire import streams as shapes
 from penstock.wire.queues import Done
 
@@ -21,9 +22,7 @@ BODIES = ("application/json", NDJSON, ARROW, "text/plain", "application/octet-st
 
 
 def stream_routes(api: StreamApi) -> list[Route]:
-    def call(method: str, path: str, handler: Any, summary: str, right: Right = "admin", **rest: Any) -> Route:
-        return Route(method=method, path=path, handler=handler, summary=summary, right=right, tag="streams", **rest)
-
+    call = partial(Route, tag="streams")
     return [
         call(
             "POST",
@@ -51,12 +50,7 @@ def stream_routes(api: StreamApi) -> list[Route]:
             answers={200: shapes.StreamDetail},
         ),
         call(
-            "PATCH",
-            STREAM,
-            api.change,
-            "Change options",
-            body=shapes.StreamChanges,
-            answers={200: shapes.StreamView},
+            "PATCH", STREAM, api.change, "Change options", body=shapes.StreamChanges, answers={200: shapes.StreamView}
         ),
         call(
             "DELETE",
@@ -113,14 +107,7 @@ def stream_routes(api: StreamApi) -> list[Route]:
             errors=(406, 410),
             safe=False,
         ),
-        call(
-            "GET",
-            CONSUMERS,
-            api.list_consumers,
-            "List consumers",
-            "read",
-            answers={200: shapes.ConsumerList},
-        ),
+        call("GET", CONSUMERS, api.list_consumers, "List consumers", "read", answers={200: shapes.ConsumerList}),
         call(
             "POST",
             CONSUMERS,

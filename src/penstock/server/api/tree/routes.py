@@ -78,14 +78,7 @@ def tree_routes(api: Tree) -> list[Route]:
 def analytics_routes(api: Analytics) -> list[Route]:
     def call(path: str, handler: Any, summary: str, answer: Any, query: Any = analytics.PageQuery) -> Route:
         return Route(
-            method="GET",
-            path=f"{API}/analytics/{path}",
-            handler=handler,
-            summary=summary,
-            right="read",
-            tag="tree",
-            query=query,
-            answers={200: answer},
+            "GET", f"{API}/analytics/{path}", handler, summary, "read", tag="tree", query=query, answers={200: answer}
         )
 
     return [
