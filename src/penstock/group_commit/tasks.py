@@ -35,15 +35,15 @@ Batch = Sequence[tuple[Command[Any], "asyncio.Future[Any]"]]
 class _TaskLane:
     """A queue of pending commands and the task that commits them, one batch at a time."""
 
-    __slots__ = ("alone", "commit_is_instant", "running", "waiting", "writer")
+    __slots__ = ("is_disk_quick", "is_single", "running", "waiting", "writer")
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Command[Any], asyncio.Future[Any]]] = deque()
         self.running: asyncio.Future[None] | None = None
-        # True if the last batch was a single command with none behind it.
-        self.alone = False
-        # True if the last fsync was quick.
-        self.commit_is_instant = False
+        # True if the batch is a single command with none behind it.
+        self.is_single = False
+        # True if the last fsync took less than QUICK_SECONDS.
+        self.is_disk_quick = False
         self.writer = BatchWriter()
 
 
@@ -128,7 +128,7 @@ class Committer:
             # A caller that was cancelled before the batch started needs no execution.
             if not future.cancelled():
                 batch.append((command, future))
-        lane.alone = len(batch) == 1 and not lane.waiting
+        lane.is_single = len(batch) == 1 and not lane.waiting
         return group_compatible(batch, itemgetter(0))
 
     async def _execute(self, commands: Sequence[Command[Any]], lane: _TaskLane) -> Sequence[Any]:
@@ -152,11 +152,11 @@ class Committer:
             prepared.commit()
             return
         started = time.perf_counter()
-        if lane.alone and lane.commit_is_instant:
+        if lane.is_single and lane.is_disk_quick:
             prepared.commit()
         else:
             await lane.writer.run(prepared.commit)
-        lane.commit_is_instant = time.perf_counter() - started < QUICK_SECONDS
+        lane.is_disk_quick = time.perf_counter() - started < QUICK_SECONDS
 
     def _resolve(self, batch: Batch, outcomes: Sequence[Any], started: float) -> None:
         if self.committed is not None:

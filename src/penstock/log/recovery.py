@@ -59,7 +59,14 @@ class Recovered:
 
 
 def recover(files: Files, folder: Path, identity: Identity) -> Recovered:
-    """Recover a log. The caller holds the lock."""
+    """Recover a log. The caller holds the lock.
+
+    1. Remove unfinished and trimmed files, and put misplaced segments back.
+    2. Report the offsets that no segment holds.
+    3. Find the end from everything that knows of it: manifest, consumers, and indexes without a segment.
+    4. Recover the last segment, or begin a new one if it cannot be continued.
+    5. Save the manifest, so that the next recovery starts from here.
+    """
     for left_over in folder.glob("*.new"):
         # Consumer positions have a lock of their own and may be replaced right now.
         if left_over.stem != CONSUMERS:
