@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import threading
-import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -17,15 +16,12 @@ from penstock.errors import PenstockError
 NAMES = ("ada", "bob", "cy", "dee", "eli", "fay", "gus", "hal")
 PAGES = ("home", "search", "cart", "checkout", "help")
 TROUBLES = ("connection to 10.0.0.{n} timed out", "mailbox {n} is full", "rate limit of account {n} reached")
-REQUEST_SECONDS_MAX = 10.0
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Shop:
     """Runs all programs; `pace` scales every pause."""
 
     def __init__(self, url: str, *, pace: float = 1.0, seed: int = 1) -> None:
-        self._url = url
         self._pace = pace
         self._chance = random.Random(seed)
         self._stop = threading.Event()
@@ -139,8 +135,8 @@ class Shop:
         self._pause(0.1)
 
     def _request(self, method: str, path: str, body: Any = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url + path, data, {"content-type": "application/json"}, method=method)
-        with _direct.open(request, timeout=REQUEST_SECONDS_MAX) as answer:
-            text = answer.read()
-        return json.loads(text) if text else None
+        """Send a request of an API that the SDK has no methods for."""
+        transport = self._client.transport
+        assert transport.kind == "server"
+        answer, _ = transport.session.request(method, path, body, repeatable=False)
+        return json.loads(answer.body) if answer.body else None
