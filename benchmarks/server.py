@@ -27,6 +27,7 @@ from served.figure import draw
 from served.plan import Plan
 from served.promises import promises
 from served.report import as_markdown
+from served.workers import workers
 
 RESULTS = Path(__file__).parent / "results"
 OPEN_FILES = 8_192
@@ -113,6 +114,8 @@ async def run(chosen: Plan, root: Path, pin: bool) -> dict[str, Any]:
     try:
         if "compare" in chosen.sections:
             results["compare"] = await compare(chosen, systems)
+        if "workers" in chosen.sections:
+            results["workers"] = await workers(chosen, systems)
     finally:
         for system in systems:
             system.stop()
@@ -137,7 +140,8 @@ def description(system: Peer) -> dict[str, str]:
         "version": system.version(),
         "client": library,
         "durability": system.durability,
-        "batch_form": system.batch_form,
+        "batch_form": system.batch_form or "–",
+        "worker_form": system.worker_form or "–",
         "acks": "is answered" if system.confirms_acks else "is sent, not answered",
     }
 
@@ -147,15 +151,16 @@ def write(results: dict[str, Any], folder: Path) -> None:
     (folder / "server.json").write_text(as_json(results))
     text = as_markdown(results)
     (folder / "server.md").write_text(text)
-    if results.get("compare"):
-        draw(results["compare"], folder / "server.png")
+    if results.get("compare") or results.get("workers"):
+        draw(results.get("compare", []), results.get("workers", []), folder / "server.png")
     print(text)
 
 
 def failed(results: dict[str, Any]) -> bool:
     """A peer that fails is a finding, and so is a target that is not met; Penstock failing is an error."""
     unmeasured = any(row["value"] is None for row in results.get("promises", []))
-    return unmeasured or any("error" in row and row["system"] in OURS for row in results.get("compare", []))
+    cells = [*results.get("compare", []), *results.get("workers", [])]
+    return unmeasured or any("error" in row and row["system"] in OURS for row in cells)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,19 @@ from .base import Client, Peer
 from .beanstalkd import Beanstalkd
 from .nats_jetstream import NatsJetStream
 from .penstock_http import PenstockHttp
-from .penstock_sdk import PenstockSdk
+from .penstock_sdk import PenstockSdk, PenstockThreads
 from .rabbitmq import RabbitMQ
 from .redis_streams import RedisStreams
 
-PEERS: list[type[Peer]] = [PenstockHttp, PenstockSdk, RabbitMQ, NatsJetStream, RedisStreams, Beanstalkd]
-OURS = ("penstock", "penstock-sdk")
+PEERS: list[type[Peer]] = [
+    PenstockHttp,
+    PenstockSdk,
+    PenstockThreads,
+    RabbitMQ,
+    NatsJetStream,
+    RedisStreams,
+    Beanstalkd,
+]
+OURS = ("penstock", "penstock-sdk", "penstock-threads")
 
 __all__ = ["OURS", "PEERS", "Client", "Peer", "PenstockHttp", "PenstockSdk"]

@@ -7,6 +7,7 @@ import importlib.util
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -40,6 +41,34 @@ class Client(ABC):
     async def close(self) -> None: ...
 
 
+class Worker(ABC):
+    """One worker with a connection of its own, which handles messages one by one."""
+
+    def __init__(self) -> None:
+        self.acked = 0
+        self.stopping = False
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Handle messages until stopped or cancelled."""
+
+    def stop(self) -> None:
+        self.stopping = True
+
+    def count(self) -> int:
+        """Messages acked so far."""
+        return self.acked
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+
+def handle(payload: Any) -> None:
+    """The handler of every worker loop: it only looks at the payload."""
+    if len(payload) == 0:
+        raise ValueError("a message has no payload")
+
+
 class Peer(ABC):
     key: ClassVar[str]
     label: ClassVar[str]
@@ -48,7 +77,10 @@ class Peer(ABC):
     library: ClassVar[str]
     module: ClassVar[str | None] = None
     durability: ClassVar[str]
-    batch_form: ClassVar[str]
+    # How a batch is pushed, popped and acked; None if only its worker loop is measured.
+    batch_form: ClassVar[str | None]
+    # How a worker handles messages one by one; None if there is no worker loop to measure.
+    worker_form: ClassVar[str | None] = None
     loops: ClassVar[bool] = False
     confirms_acks: ClassVar[bool] = True
     keeps_running: ClassVar[bool] = False
@@ -76,6 +108,10 @@ class Peer(ABC):
 
     @abstractmethod
     async def connect(self, queue: str, clients: int) -> list[Client]: ...
+
+    async def hire(self, queue: str, count: int) -> list[Worker]:
+        """Connect workers; they begin when they are run."""
+        raise NotImplementedError
 
     async def drop(self, queue: str) -> None:  # noqa: B027 (most are started anew instead)
         """Remove the queue, off the clock; only where the server keeps running."""
@@ -127,7 +163,7 @@ class Peer(ABC):
         return sum(child.rss_bytes() for child in self.children)
 
 
-async def close_all(clients: list[Client]) -> None:
+async def close_all(clients: Sequence[Client | Worker]) -> None:
     """A client that was interrupted in the middle of a call may fail to say good-bye: that is no finding."""
     closing = [asyncio.create_task(client.close()) for client in clients]
     if closing:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from .base import Client, Peer
+from .base import Client, Peer, Worker, handle
 from .process import first_line, free_port
 
 TTR_S = 120
@@ -22,6 +22,7 @@ class Beanstalkd(Peer):
     durability = "-f0 (fsync at every write)"
     loops = True
     batch_form = "loop of single calls (it has no batch)"
+    worker_form = "reserve, delete"
 
     async def launch(self) -> None:
         self.port = free_port()
@@ -32,15 +33,17 @@ class Beanstalkd(Peer):
         """A tube exists from its first use on."""
 
     async def connect(self, queue: str, clients: int) -> list[Client]:
-        found: list[Client] = []
-        for _ in range(clients):
-            _, protocol = await asyncio.get_running_loop().create_connection(Lines, "127.0.0.1", self.port)
-            client = BeanstalkdClient(protocol)
-            await client.protocol.call(b"use %b\r\n" % queue.encode(), b"USING")
-            await client.protocol.call(b"watch %b\r\n" % queue.encode(), b"WATCHING")
-            await client.protocol.call(b"ignore default\r\n", b"WATCHING")
-            found.append(client)
-        return found
+        return [BeanstalkdClient(await self._open(queue)) for _ in range(clients)]
+
+    async def hire(self, queue: str, count: int) -> list[Worker]:
+        return [BeanstalkdWorker(await self._open(queue)) for _ in range(count)]
+
+    async def _open(self, queue: str) -> Lines:
+        _, protocol = await asyncio.get_running_loop().create_connection(Lines, "127.0.0.1", self.port)
+        await protocol.call(b"use %b\r\n" % queue.encode(), b"USING")
+        await protocol.call(b"watch %b\r\n" % queue.encode(), b"WATCHING")
+        await protocol.call(b"ignore default\r\n", b"WATCHING")
+        return protocol
 
     def version(self) -> str:
         return first_line(["beanstalkd", "-v"]).removeprefix("beanstalkd ")
@@ -102,6 +105,22 @@ class BeanstalkdClient(Client):
     async def ack(self, popped: list[bytes]) -> None:
         for number in popped:
             await self.protocol.call(b"delete %b\r\n" % number, b"DELETED")
+            self.acked += 1
+
+    async def close(self) -> None:
+        self.protocol.transport.close()
+
+
+class BeanstalkdWorker(Worker):
+    def __init__(self, protocol: Lines) -> None:
+        super().__init__()
+        self.protocol = protocol
+
+    async def run(self) -> None:
+        while not self.stopping:
+            line, body = await self.protocol.call(b"reserve\r\n", b"RESERVED")
+            handle(body)
+            await self.protocol.call(b"delete %b\r\n" % line.split(b" ")[1], b"DELETED")
             self.acked += 1
 
     async def close(self) -> None:

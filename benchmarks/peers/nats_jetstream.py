@@ -11,11 +11,12 @@ import re
 import subprocess
 from typing import Any
 
-from .base import Client, Peer
+from .base import Client, Peer, Worker, handle
 from .process import first_line, free_port
 
 IN_FLIGHT = 100_000
 FETCH_S = 1.0
+FETCHED = 100
 SYNCED = re.compile(r"^\S*S")
 
 
@@ -25,6 +26,7 @@ class NatsJetStream(Peer):
     library, module = "nats-py", "nats"
     durability = "file storage, sync_interval: always (before 2.10: chattr +S on its folder)"
     batch_form = "publish_async, fetch(n), an ack each"
+    worker_form = f"fetch({FETCHED}) of a pull consumer, ack() of each message, not answered"
     confirms_acks = False
 
     async def launch(self) -> None:
@@ -70,13 +72,15 @@ class NatsJetStream(Peer):
         await connection.close()
 
     async def connect(self, queue: str, clients: int) -> list[Client]:
-        found: list[Client] = []
-        for _ in range(clients):
-            connection = await self._open()
-            stream = connection.jetstream(timeout=60)
-            reader = await stream.pull_subscribe_bind(durable="bench", stream=queue)
-            found.append(NatsClient(connection, stream, reader, queue))
-        return found
+        return [NatsClient(*await self._bind(queue), queue) for _ in range(clients)]
+
+    async def hire(self, queue: str, count: int) -> list[Worker]:
+        return [NatsWorker(*await self._bind(queue)) for _ in range(count)]
+
+    async def _bind(self, queue: str) -> tuple[Any, Any, Any]:
+        connection = await self._open()
+        stream = connection.jetstream(timeout=60)
+        return connection, stream, await stream.pull_subscribe_bind(durable="bench", stream=queue)
 
     def version(self) -> str:
         return first_line(["nats-server", "--version"]).removeprefix("nats-server: v")
@@ -113,6 +117,28 @@ class NatsClient(Client):
         for message in popped:
             await message.ack()
         self.acked += len(popped)
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+
+class NatsWorker(Worker):
+    def __init__(self, connection: Any, _stream: Any, reader: Any) -> None:
+        super().__init__()
+        self.connection, self.reader = connection, reader
+
+    async def run(self) -> None:
+        from nats.errors import TimeoutError as Empty
+
+        while not self.stopping:
+            try:
+                messages = await self.reader.fetch(FETCHED, timeout=FETCH_S)
+            except Empty:
+                continue
+            for message in messages:
+                handle(message.data)
+                await message.ack()
+                self.acked += 1
 
     async def close(self) -> None:
         await self.connection.close()

@@ -1,12 +1,16 @@
-"""Penstock through its own asynchronous SDK. As in a user's program, the callers share one client, which joins
-their single pushes and acks into batches."""
+"""Penstock through its own SDK. As in a user's program, the callers share one client, which joins their single pushes
+and acks into batches. Workers have a client each; they run as tasks, and with the synchronous SDK as threads."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from .base import Client
+from .base import Client, Worker, handle
 from .penstock_http import PenstockServer
 
 
@@ -14,6 +18,7 @@ class PenstockSdk(PenstockServer):
     key, label = "penstock-sdk", "Penstock, SDK"
     library = "penstock.aio, one client shared by all callers"
     batch_form = "push_many, lease(n), ack_many; the client joins single calls"
+    worker_form = "queue.worker with its defaults, a client each: leases ahead, acks in the background"
 
     @classmethod
     def missing(cls) -> str | None:
@@ -27,6 +32,22 @@ class PenstockSdk(PenstockServer):
         shared = aio.connect(f"http://127.0.0.1:{self.port}")
         handle = shared.queue(queue)
         return [SdkClient(shared, handle) for _ in range(clients)]
+
+    async def hire(self, queue: str, count: int) -> list[Worker]:
+        from penstock import aio
+
+        return [SdkWorker(aio.connect(f"http://127.0.0.1:{self.port}"), queue) for _ in range(count)]
+
+
+class PenstockThreads(PenstockSdk):
+    key, label = "penstock-threads", "Penstock, SDK with threads"
+    library = "penstock, a client and a thread for each worker"
+    batch_form = None
+
+    async def hire(self, queue: str, count: int) -> list[Worker]:
+        import penstock
+
+        return [ThreadWorker(penstock.connect(f"http://127.0.0.1:{self.port}"), queue) for _ in range(count)]
 
 
 class SdkClient(Client):
@@ -53,3 +74,52 @@ class SdkClient(Client):
 
     async def close(self) -> None:
         await self.shared.close()
+
+
+class SdkWorker(Worker):
+    """A message counts once the server has answered its ack, which the worker sends after the handler."""
+
+    def __init__(self, client: Any, queue: str) -> None:
+        super().__init__()
+        self.client = client
+        self.handled: deque[Any] = deque()
+        self.worker = client.queue(queue).worker(self.handler())
+
+    def handler(self) -> Callable[[Any], Any]:
+        async def look(message: Any) -> None:
+            handle(message.payload)
+            self.handled.append(message)
+
+        return look
+
+    def count(self) -> int:
+        while self.handled and self.handled[0].settled:
+            if self.handled.popleft().lost:
+                raise RuntimeError("a lease was lost")
+            self.acked += 1
+        return self.acked
+
+    async def run(self) -> None:
+        await self.worker.run()
+
+    def stop(self) -> None:
+        self.worker.stop()
+
+    async def close(self) -> None:
+        await self.client.close()
+
+
+class ThreadWorker(SdkWorker):
+    def handler(self) -> Callable[[Any], Any]:
+        def look(message: Any) -> None:
+            handle(message.payload)
+            self.handled.append(message)
+
+        return look
+
+    async def run(self) -> None:
+        with ThreadPoolExecutor(1) as thread:
+            await asyncio.get_running_loop().run_in_executor(thread, lambda: self.worker.run(handle_signals=False))
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.client.close)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .base import Client, Peer
+from .base import Client, Peer, Worker, handle
 from .process import first_line, free_port
 
 GROUP = "bench"
+READ = 100
+BLOCK_MS = 1_000
 
 
 class RedisStreams(Peer):
@@ -17,6 +19,7 @@ class RedisStreams(Peer):
     library, module = "redis", "redis"
     durability = "appendonly yes, appendfsync always"
     batch_form = "XADD in one pipeline, XREADGROUP COUNT, XACK of many"
+    worker_form = f"XREADGROUP COUNT {READ}, XACK of each message"
 
     async def launch(self) -> None:
         self.port = free_port()
@@ -51,16 +54,23 @@ class RedisStreams(Peer):
         await admin.aclose()
 
     async def connect(self, queue: str, clients: int) -> list[Client]:
-        found: list[Client] = []
-        for number in range(clients):
-            redis = self._client()
-            await redis.initialize()
-            found.append(RedisClient(redis, queue, f"c{number}"))
-        return found
+        return [RedisClient(await self._client().initialize(), queue, f"c{number}") for number in range(clients)]
+
+    async def hire(self, queue: str, count: int) -> list[Worker]:
+        return [RedisWorker(await self._client().initialize(), queue, f"w{number}") for number in range(count)]
 
     def version(self) -> str:
         said = re.search(r"v=(\S+)", first_line(["redis-server", "--version"]))
         return said[1] if said else "unknown"
+
+
+async def read(redis: Any, queue: str, consumer: str, count: int, block_ms: int | None = None) -> list[Any]:
+    """New entries, each with its id and its fields."""
+    found = await redis.xreadgroup(GROUP, consumer, {queue: ">"}, count=count, block=block_ms)
+    if not found:
+        return []
+    # A list of pairs in the second version of its protocol, a mapping to a list of lists in the third.
+    return list(next(iter(found.values()))[0] if isinstance(found, dict) else found[0][1])
 
 
 class RedisClient(Client):
@@ -79,15 +89,29 @@ class RedisClient(Client):
         self.pushed += len(batch)
 
     async def pop(self, count: int) -> list[bytes]:
-        found = await self.redis.xreadgroup(GROUP, self.name, {self.queue: ">"}, count=count)
-        if not found:
-            return []
-        # A list of pairs in the second version of its protocol, a mapping to a list of lists in the third.
-        entries = next(iter(found.values()))[0] if isinstance(found, dict) else found[0][1]
-        return [entry[0] for entry in entries]
+        return [entry[0] for entry in await read(self.redis, self.queue, self.name, count)]
 
     async def ack(self, popped: list[bytes]) -> None:
         self.acked += await self.redis.xack(self.queue, GROUP, *popped)
+
+    async def close(self) -> None:
+        await self.redis.aclose()
+
+
+class RedisWorker(Worker):
+    """The loop of Redis's introduction to streams, which acknowledges each entry when it is processed."""
+
+    def __init__(self, redis: Any, queue: str, name: str) -> None:
+        super().__init__()
+        self.redis, self.queue, self.name = redis, queue, name
+
+    async def run(self) -> None:
+        while not self.stopping:
+            for entry, fields in await read(self.redis, self.queue, self.name, READ, BLOCK_MS):
+                handle(fields[b"p"])
+                self.acked += await self.redis.xack(self.queue, GROUP, entry)
+                if self.stopping:
+                    break
 
     async def close(self) -> None:
         await self.redis.aclose()

@@ -34,6 +34,7 @@ def texts(count: int) -> list[str]:
 
 async def compare(plan: Plan, systems: list[Peer]) -> list[Row]:
     rows: list[Row] = []
+    systems = [system for system in systems if system.batch_form]
     cells = list(product(plan.batches, plan.clients))
     for number, (batch, clients) in enumerate(cells, 1):
         say(f"compare {number}/{len(cells)}: {clients} clients, batch {batch}")

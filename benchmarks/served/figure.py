@@ -1,4 +1,4 @@
-"""The comparison as one figure: a panel for each batch and operation, bars by number of clients."""
+"""The comparison as one figure: a panel for each batch and operation and for the worker loop, bars by clients."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from matplotlib.axes import Axes
 from .report import BY_KEY
 
 Row = dict[str, Any]
+COLUMNS = 3
 COLOURS = {
     "penstock": "#d1495b",
     "penstock-sdk": "#ec9aa4",
+    "penstock-threads": "#f4c6cb",
     "rabbitmq": "#2e6f95",
     "nats": "#7fb2d0",
     "redis": "#b8a36a",
@@ -28,18 +30,30 @@ COLOURS = {
 }
 
 
-def draw(rows: list[Row], path: Path) -> None:
-    batches, operations = unique(rows, "batch"), unique(rows, "operation")
-    figure, grid = plt.subplots(
-        len(batches), len(operations), figsize=(5.6 * len(operations), 4.2 * len(batches)), squeeze=False
-    )
-    for (batch, operation), axes in zip(product(batches, operations), grid.flat, strict=True):
-        panel(axes, [row for row in rows if (row["batch"], row["operation"]) == (batch, operation)])
-        axes.set_title(f"{operation}, batch {batch}: messages a second", fontsize=10, fontweight="bold", loc="left")
-    grid.flat[0].legend(fontsize=7.5, frameon=False, loc="upper left")
+def draw(rows: list[Row], loops: list[Row], path: Path) -> None:
+    panels = [
+        (f"{operation}, batch {batch}", [row for row in rows if (row["batch"], row["operation"]) == (batch, operation)])
+        for batch, operation in product(unique(rows, "batch"), unique(rows, "operation"))
+    ]
+    if loops:
+        panels.append(("worker loop, one by one", loops))
+    # The last place is the legend's.
+    lines = -(-(len(panels) + 1) // COLUMNS)
+    figure, grid = plt.subplots(lines, COLUMNS, figsize=(5.6 * COLUMNS, 4.2 * lines), squeeze=False)
+    for (name, part), axes in zip(panels, grid.flat, strict=False):
+        panel(axes, part)
+        axes.set_title(f"{name}: messages a second", fontsize=10, fontweight="bold", loc="left")
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_axis_off()
+    handles = dict(zip(*reversed(grid.flat[0].get_legend_handles_labels()), strict=True))
+    grid.flat[len(panels)].legend(handles.values(), handles.keys(), fontsize=10, frameon=False, loc="center left")
     figure.tight_layout(h_pad=2.5, w_pad=2.5)
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+def named(operation: str, count: int) -> str:
+    return f"{count} {'worker' if operation == 'worker loop' else 'client'}{'s' if count > 1 else ''}"
 
 
 def panel(axes: Axes, rows: list[Row]) -> None:
@@ -54,6 +68,6 @@ def panel(axes: Axes, rows: list[Row]) -> None:
     axes.set_yscale("log")
     axes.set_ylim(bottom=min([100.0, *(row["median"] / 2 for row in rows if row["median"])]))
     axes.margins(y=0.2)
-    axes.set_xticks(range(len(groups)), ["1 client" if group == 1 else f"{group} clients" for group in groups])
+    axes.set_xticks(range(len(groups)), [named(rows[0]["operation"], group) for group in groups])
     axes.spines[["top", "right"]].set_visible(False)
     axes.yaxis.set_major_formatter(lambda value, _: short(value))

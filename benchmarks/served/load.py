@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
@@ -185,13 +186,13 @@ def spread(values: list[float]) -> tuple[float | None, float | None]:
     return median(values), quantiles(values, n=100, method="inclusive")[98]
 
 
-async def fill(clients: list[Client], batch: list[str], count: int) -> None:
-    """Push `count` messages, in whole batches, off the clock."""
-    left = -(-count // len(batch))
+async def fill(clients: list[Client], batch: list[str], count: int, *, most_s: float = math.inf) -> None:
+    """Push `count` messages, in whole batches, off the clock; fewer if that takes longer than `most_s`."""
+    left, until = -(-count // len(batch)), perf_counter() + most_s
 
     async def some(client: Client) -> None:
         nonlocal left
-        while left > 0:
+        while left > 0 and perf_counter() < until:
             left -= 1
             await client.push(batch)
 

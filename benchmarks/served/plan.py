@@ -8,7 +8,7 @@ from peers import PEERS, Peer
 
 from .load import Window
 
-SECTIONS = ("compare", "promises")
+SECTIONS = ("compare", "workers", "promises")
 WINDOW = Window(seconds=1.5, warm_s=0.3)
 PROMISE_WINDOW = Window(seconds=3.0, warm_s=0.5)
 
@@ -21,6 +21,8 @@ class Plan:
     window: Window = WINDOW
     clients: tuple[int, ...] = (1, 8, 64)
     batches: tuple[int, ...] = (1, 100)
+    workers: tuple[int, ...] = (1, 8)
+    waiting: int = 60_000  # for the workers
     promise_window: Window = PROMISE_WINDOW
     promise_rounds: int = 3
     long_polls: int = 300
@@ -35,6 +37,7 @@ QUICK = replace(
     DEFAULT,
     rounds=1,
     window=Window(seconds=0.7, warm_s=0.15),
+    waiting=20_000,
     promise_window=Window(seconds=1.0, warm_s=0.2),
     promise_rounds=1,
     long_polls=100,

@@ -12,19 +12,24 @@ Row = dict[str, Any]
 BY_KEY: dict[str, type[Peer]] = {system.key: system for system in PEERS}
 # Above this share of its core the generator, not the server, may be what limits a cell.
 BUSY = 0.9
+MARKS = f"ᵍ the load generator used more than {BUSY:.0%} of its core: the client library is the limit."
 
 
 def as_markdown(results: dict[str, Any]) -> str:
     parts = ["# Server: results", about(results)]
     if results.get("systems"):
         parts += how(results["systems"])
-    if results.get("compare"):
-        parts += compare(results["compare"])
+    cells, loops = results.get("compare", []), results.get("workers", [])
+    if cells:
+        parts += compare(cells)
+    if loops:
+        parts += workers(loops)
+    parts += verdict(cells, loops)
     if results.get("promises"):
         parts += promises(results["promises"])
     if results.get("profile"):
         parts += profile(results["profile"])
-    parts += skipped(results["skipped"]) + failures(results.get("compare", []))
+    parts += skipped(results["skipped"]) + failures([*cells, *loops])
     return "\n\n".join(parts) + "\n"
 
 
@@ -62,8 +67,30 @@ def compare(rows: list[Row]) -> list[str]:
         part = [row for row in rows if row["batch"] == batch]
         parts += [f"## Batch {batch}", rates(part), times(part)]
         parts += [ratios(part, ours) for ours in OURS if any(row["system"] == ours for row in part)]
-    marks = f"ᵍ the load generator used more than {BUSY:.0%} of its core: the client library is the limit."
-    return [*parts, marks, *verdict(rows)]
+    return [*parts, MARKS]
+
+
+def workers(rows: list[Row]) -> list[str]:
+    text = (
+        "Messages handled one by one a second, by workers that each have a connection of their own and do nothing with "
+        "a message but acknowledge it."
+    )
+    lines = [[label(key), str(BY_KEY[key].worker_form)] for key in unique(rows, "system")]
+    parts = ["## Worker loop", text, words(["system", "loop"], lines), rates(rows), usage(rows)]
+    return [*parts, *(ratios(rows, ours) for ours in OURS if any(row["system"] == ours for row in rows)), MARKS]
+
+
+def usage(rows: list[Row]) -> str:
+    """The processor time of a message, which says more than the rate where the generator is the limit."""
+    columns, found = columns_of(rows), found_of(rows)
+    lines = [[label(key), *(cost(found.get((key, *column))) for column in columns)] for key in unique(rows, "system")]
+    return table(["µs a message, client + server", *heading(columns)], lines)
+
+
+def cost(row: Row | None) -> str:
+    if row is None or not row["median"]:
+        return "–"
+    return " + ".join(f"{row[side] / row['median'] * 1e6:,.0f}" for side in ("generator_cpu", "server_cpu"))
 
 
 def columns_of(rows: list[Row]) -> list[tuple[str, int]]:
@@ -71,7 +98,11 @@ def columns_of(rows: list[Row]) -> list[tuple[str, int]]:
 
 
 def heading(columns: list[tuple[str, int]]) -> list[str]:
-    return [f"{operation}, {clients} cl." for operation, clients in columns]
+    return [f"{operation}, {users(operation, clients)}" for operation, clients in columns]
+
+
+def users(operation: str, count: int) -> str:
+    return f"{count} worker{'s' if count > 1 else ''}" if operation == "worker loop" else f"{count} cl."
 
 
 def found_of(rows: list[Row]) -> dict[tuple[str, str, int], Row]:
@@ -120,28 +151,31 @@ def ratios(rows: list[Row], ours: str) -> str:
     return table([f"{BY_KEY[ours].label} / peer", *heading(columns)], lines)
 
 
-def place(operation: str, batch: int, clients: int) -> str:
-    return f"{operation}, batch {batch}, {clients} client{'s' if clients > 1 else ''}"
+def place(row: Row) -> str:
+    if "batch" not in row:
+        return f"{row['operation']}, {users(row['operation'], row['clients'])}"
+    return f"{row['operation']}, batch {row['batch']}, {row['clients']} client{'s' if row['clients'] > 1 else ''}"
 
 
-def verdict(rows: list[Row]) -> list[str]:
-    """Ahead of each peer at batch 100, and at 64 clients; the better of Penstock's two clients counts."""
+def verdict(cells: list[Row], loops: list[Row]) -> list[str]:
+    """Ahead of each peer at batch 100, at 64 clients and in worker loops; the best of Penstock's clients counts."""
+    judged_rows = [row for row in cells if row["batch"] == 100 or row["clients"] == 64] + loops
+    ours: dict[str, float] = {}
+    for row in judged_rows:
+        if row["system"] in OURS and row["median"]:
+            ours[place(row)] = max(ours.get(place(row), 0), row["median"])
     behind, judged = [], 0
-    for batch in unique(rows, "batch"):
-        found = found_of([row for row in rows if row["batch"] == batch])
-        for column in columns_of(rows):
-            if batch != 100 and column[1] != 64:
-                continue
-            for peer in [key for key in unique(rows, "system") if key not in OURS]:
-                values = [value for ours in OURS if (value := ratio(found, ours, peer, column))]
-                judged += bool(values)
-                if values and max(values) < 1:
-                    where = place(column[0], batch, column[1])
-                    behind.append(f"- {where}: {BY_KEY[peer].label} ({max(values):.2f}×)")
+    for row in judged_rows:
+        mine = ours.get(place(row))
+        if row["system"] in OURS or not row["median"] or not mine:
+            continue
+        judged += 1
+        if mine < row["median"]:
+            behind.append(f"- {place(row)}: {BY_KEY[row['system']].label} ({mine / row['median']:.2f}×)")
     if not judged:
         return []
     text = (
-        "At batch 100 and at 64 clients, the better of its two clients is ahead in "
+        "At batch 100, at 64 clients and in worker loops, the best of its clients is ahead in "
         f"{judged - len(behind)} of {judged} comparisons"
     )
     if not behind:
@@ -182,9 +216,5 @@ def skipped(missing: dict[str, str]) -> list[str]:
 
 
 def failures(rows: list[Row]) -> list[str]:
-    found = [
-        f"- {BY_KEY[row['system']].label}, {place(row['operation'], row['batch'], row['clients'])}: {row['error']}"
-        for row in rows
-        if "error" in row
-    ]
+    found = [f"- {BY_KEY[row['system']].label}, {place(row)}: {row['error']}" for row in rows if "error" in row]
     return ["## Failures", "\n".join(found)] if found else []
