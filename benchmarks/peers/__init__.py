@@ -6,7 +6,7 @@ from .nats_jetstream import NatsJetStream
 from .penstock_http import PenstockHttp
 from .penstock_sdk import PenstockSdk, PenstockThreads
 from .rabbitmq import RabbitMQ
-from .redis_streams import RedisStreams
+from .redis_streams import RedisStreams, ValkeyStreams
 
 PEERS: list[type[Peer]] = [
     PenstockHttp,
@@ -15,6 +15,7 @@ PEERS: list[type[Peer]] = [
     RabbitMQ,
     NatsJetStream,
     RedisStreams,
+    ValkeyStreams,
     Beanstalkd,
 ]
 OURS = ("penstock", "penstock-sdk", "penstock-threads")

