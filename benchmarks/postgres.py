@@ -33,7 +33,7 @@ from pg.fleet import fleet  # noqa: E402
 from pg.plan import Plan  # noqa: E402
 from pg.report import as_markdown  # noqa: E402
 from pg.served import serve  # noqa: E402
-from pg.systems import BY_KEY, Penstock  # noqa: E402
+from pg.systems import BY_KEY, OURS, Penstock  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -55,7 +55,7 @@ def main() -> int:
         finally:
             databases.remove()
     write(results, options.out or (RESULTS if complete else RESULTS / "tmp"))
-    return 1 if any("error" in row and row["system"] == "penstock" for row in results.get("compare", [])) else 0
+    return 1 if any("error" in row and row["system"] in OURS for row in results.get("compare", [])) else 0
 
 
 def parse() -> argparse.Namespace:
@@ -91,7 +91,7 @@ async def run(chosen: Plan, databases: Databases, root: Path) -> dict[str, Any]:
     results["systems"] = [
         {
             "key": system.key,
-            "version": machine.version(system.package),
+            "version": system.version(),
             "client": system.client,
             "batch_form": system.batch_form,
         }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 from typing import Any, ClassVar, Protocol
+
+from lib import machine
 
 PAYLOAD_BYTES = 200
 LEASE_S = 60
@@ -40,6 +43,10 @@ class System:
             return f"{cls.package} is not installed (make bench-postgres installs it)"
         return None
 
+    @classmethod
+    def version(cls) -> str:
+        return machine.version(cls.package)
+
     async def prepare(self) -> None:
         """Tables and a queue, in a database that has none."""
 
@@ -54,6 +61,45 @@ class System:
         for _ in range(0, count, FILL_STEP):
             await client.push(FILL_STEP)
         await self.close()
+
+
+class Order:
+    """How many messages a client still waits for."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self.done = asyncio.Event()
+
+
+class Orders:
+    """What stands for pop and ack where a system's own workers take the messages and complete them.
+
+    A handler returns only when a client wants a message, so that a backlog stays as long as it is.
+    """
+
+    def __init__(self) -> None:
+        self._open: asyncio.Queue[Order] = asyncio.Queue()
+
+    async def handle(self) -> None:
+        """To be awaited by the handler of a message."""
+        order = await self._open.get()
+        order.left -= 1
+        if not order.left:
+            order.done.set()
+
+    async def pop(self, count: int) -> list[Any]:
+        order = Order(count)
+        self.let_go(order, count)
+        await order.done.wait()
+        return [None] * count
+
+    async def ack(self, popped: list[Any]) -> None:
+        """The worker does it when the handler returns."""
+
+    def let_go(self, order: Order, count: int) -> None:
+        """Let `count` handlers return."""
+        for _ in range(count):
+            self._open.put_nowait(order)
 
 
 def text(count: int = PAYLOAD_BYTES) -> str:

@@ -18,7 +18,17 @@ from matplotlib.axes import Axes
 from .systems import BY_KEY
 
 Row = dict[str, Any]
-COLOURS = {"penstock": "#d1495b", "pgmq": "#2e6f95", "pgqueuer": "#7fb2d0", "procrastinate": "#b8a36a"}
+COLOURS = {
+    "penstock": "#d1495b",
+    "penstock-journal": "#ec9aa4",
+    "pgmq": "#2e6f95",
+    "pgqueuer": "#7fb2d0",
+    "procrastinate": "#b8a36a",
+    "awa": "#ddcfa3",
+    "oban": "#8a7a46",
+    "pgboss": "#5b8c5a",
+    "graphile": "#a9cba4",
+}
 
 
 def draw(results: dict[str, Any], path: Path) -> None:

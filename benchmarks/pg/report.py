@@ -9,7 +9,7 @@ from lib.report import table, unique
 
 from .fleet import ANSWER_MS_MOST, POP_MS_MOST
 from .served import MEMORY_MB_MOST
-from .systems import BY_KEY
+from .systems import BY_KEY, OURS
 from .wakes import LEASES_A_PUSH_MOST, WAKE_MS_MOST
 
 Row = dict[str, Any]
@@ -49,7 +49,7 @@ def about(results: dict[str, Any]) -> str:
 
 
 def label(key: str) -> str:
-    return f"**{BY_KEY[key].label}**" if key == "penstock" else BY_KEY[key].label
+    return f"**{BY_KEY[key].label}**" if key in OURS else BY_KEY[key].label
 
 
 def words(header: list[str], lines: list[list[str]]) -> str:
@@ -69,13 +69,15 @@ def compare(rows: list[Row]) -> list[str]:
         found = {(row["system"], row["batch"], row["clients"]): row for row in part}
         keys = unique(part, "system")
         lines = [[label(key), *(rate(found.get((key, *column))) for column in columns)] for key in keys]
-        for peer in keys:
-            if peer != "penstock" and "penstock" in keys:
-                values = [ratio(found.get(("penstock", *column)), found.get((peer, *column))) for column in columns]
-                lines.append([f"Penstock / {BY_KEY[peer].label}", *values])
+        for ours, peer in product(OURS, keys):
+            if ours in keys and peer not in OURS:
+                values = [ratio(found.get((ours, *column)), found.get((peer, *column))) for column in columns]
+                lines.append([f"{BY_KEY[ours].label} / {BY_KEY[peer].label}", *values])
         header = [f"batch {batch}, {clients} cl." for batch, clients in columns]
         parts += [f"### {backlog:,} waiting" if backlog else "### Nothing waiting", table(["msg/s", *header], lines)]
-    return [*parts, *verdict(rows)]
+    for ours in OURS:
+        parts += verdict(rows, ours)
+    return [*parts, *target(rows)]
 
 
 def rate(row: Row | None) -> str:
@@ -90,31 +92,35 @@ def ratio(mine: Row | None, other: Row | None) -> str:
     return f"{mine['median'] / other['median']:.1f}×"
 
 
-def verdict(rows: list[Row]) -> list[str]:
-    ours = {
-        (row["backlog"], row["batch"], row["clients"]): row["median"] for row in rows if row["system"] == "penstock"
-    }
+def place(row: Row) -> tuple[int, int, int]:
+    return row["backlog"], row["batch"], row["clients"]
+
+
+def verdict(rows: list[Row], ours: str) -> list[str]:
+    medians = {place(row): row["median"] for row in rows if row["system"] == ours}
     judged, behind = 0, []
     for row in rows:
-        mine = ours.get((row["backlog"], row["batch"], row["clients"]))
-        if row["system"] == "penstock" or not row["median"] or not mine:
+        mine = medians.get(place(row))
+        if row["system"] in OURS or not row["median"] or not mine:
             continue
         judged += 1
         if mine < row["median"]:
             where = f"{row['backlog']:,} waiting, batch {row['batch']}, {row['clients']} clients"
             behind.append(f"- {where}: {BY_KEY[row['system']].label} ({mine / row['median']:.2f}×)")
-    text = [
-        f"Penstock is ahead in {judged - len(behind)} of {judged} comparisons" + ("; not in these:" if behind else ".")
+    if not judged:
+        return []
+    text = f"{BY_KEY[ours].label}: ahead in {judged - len(behind)} of {judged} comparisons"
+    return [text + "; not in these:", "\n".join(behind)] if behind else [text + "."]
+
+
+def target(rows: list[Row]) -> list[str]:
+    direct = next((row["median"] for row in rows if row["system"] == "penstock" and place(row) == (0, 1, 100)), None)
+    if not direct:
+        return []
+    return [
+        f"100 clients, one by one, straight on the database: {direct:,.0f} a second; the target, over "
+        f"{DIRECT_LEAST:,}, {met(direct > DIRECT_LEAST)}."
     ]
-    if behind:
-        text.append("\n".join(behind))
-    direct = ours.get((0, 1, 100))
-    if direct:
-        text.append(
-            f"100 clients, one by one, straight on the database: {direct:,.0f} a second; the target, over "
-            f"{DIRECT_LEAST:,}, {met(direct > DIRECT_LEAST)}."
-        )
-    return text if judged or direct else []
 
 
 def met(is_met: bool, complete: bool = True) -> str:

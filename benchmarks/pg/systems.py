@@ -6,15 +6,19 @@ them documents. Penstock's callers share one client, as in a user's program.
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+from .awa import Awa
 from .base import LEASE_S, PAYLOAD_BYTES, System, text
+from .node import GraphileWorker, PgBoss
+from .oban import Oban
 
 
 class Penstock(System):
-    key, label, module, package = "penstock", "Penstock", "penstock", "penstock"
+    key, label, module, package = "penstock", "Penstock", "penstock", "penstock-mq"
     client = "penstock.aio, one client shared by all callers"
     batch_form = "push_many, lease(n), ack_many"
 
@@ -31,6 +35,18 @@ class Penstock(System):
 
     async def close(self) -> None:
         await self._client.close()
+
+
+class PenstockJournal(Penstock):
+    """With a journal, as a server has by default: every change is an event, recorded in the same transaction."""
+
+    key, label = "penstock-journal", "Penstock, journal on"
+
+    async def prepare(self) -> None:
+        from penstock.store.factory import open_store
+
+        await asyncio.to_thread(lambda: open_store(self.url, journal=True).close())
+        await super().prepare()
 
 
 class PenstockClient:
@@ -226,5 +242,16 @@ class ProcrastinateClient:
             await self._manager.finish_job(job, self._done, delete_job=True)
 
 
-SYSTEMS: tuple[type[System], ...] = (Penstock, Pgmq, PgQueuer, Procrastinate)
+SYSTEMS: tuple[type[System], ...] = (
+    Penstock,
+    PenstockJournal,
+    Pgmq,
+    PgQueuer,
+    Procrastinate,
+    Awa,
+    Oban,
+    PgBoss,
+    GraphileWorker,
+)
+OURS = ("penstock", "penstock-journal")
 BY_KEY = {system.key: system for system in SYSTEMS}
