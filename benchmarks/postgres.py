@@ -61,7 +61,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     names = [*plans.SECTIONS, *BY_KEY]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="under 3 minutes instead of about 20")
+    parser.add_argument("--quick", action="store_true", help="one short round, smaller backlog and churn")
     parser.add_argument(
         "--only",
         nargs="+",

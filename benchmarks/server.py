@@ -49,7 +49,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     names = [*plans.SECTIONS, *(system.key for system in PEERS)]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="about 3 minutes instead of about 15")
+    parser.add_argument("--quick", action="store_true", help="one short round, smaller backlogs")
     parser.add_argument(
         "--only",
         nargs="+",
