@@ -33,8 +33,6 @@ class Tables:
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> psycopg.Cursor[tuple[Any, ...]]:
         sql = sql.replace("penstock_counter", self._counter).replace("?", "%s")
-        leases = "penstock_single_lease" if sql.startswith("UPDATE") else "penstock_leased"
-        sql = re.sub(r"\bpenstock_lease\b", leases, sql)
         return self._connection.execute(re.sub(r"penstock_(\w+)", rf"{self._schema}.\1", sql).encode(), params)
 
     def last_id(self) -> int:

@@ -12,7 +12,7 @@ from penstock.store.sqlite.queues import UNCOUNTED_MAX
 
 COUNTED = {
     "scheduled": "SELECT count(*) FROM penstock_scheduled WHERE queue_id = ?",
-    "leased": "SELECT count(*) FROM {leased} WHERE queue_id = ?",
+    "leased": "SELECT count(*) FROM penstock_leased WHERE queue_id = ?",
     "dead": "SELECT count(*) FROM penstock_dead WHERE NOT leased AND queue_id = ?",
     "archived": "SELECT count(*) FROM penstock_archive WHERE queue_id = ?",
 }
@@ -20,7 +20,7 @@ COUNTED = {
 STATE_ROWS = """
 SELECT place, queue_id, id FROM penstock_ready UNION ALL
 SELECT place, queue_id, id FROM penstock_scheduled UNION ALL
-SELECT place, queue_id, id FROM {leased} UNION ALL
+SELECT place, queue_id, id FROM penstock_leased UNION ALL
 SELECT place, queue_id, id FROM penstock_dead WHERE NOT leased UNION ALL
 SELECT place, queue_id, id FROM penstock_archive"""
 
@@ -68,11 +68,6 @@ def _counts_later(db: Database) -> bool:
     return isinstance(db, sqlite3.Connection)
 
 
-def _leased(db: Database) -> str:
-    """The table of every leased message; in a file, ranges have it as a view."""
-    return "penstock_leased" if isinstance(db, sqlite3.Connection) else "penstock_lease"
-
-
 def _count_the_rest(db: Database, queue_id: int, kept: dict[str, Any]) -> None:
     """What no counter knows of yet: few pushes and leases, of plain messages, in the one queue that may have some."""
     lane = queue_id * 2 << ID_BITS
@@ -110,9 +105,7 @@ def _recount(db: Database, queue_id: int, cursor: int) -> dict[str, int]:
         "SELECT count(*) FROM penstock_message WHERE place > ? AND place < ?", (cursor, plain_end)
     ).fetchone()
     (filed,) = db.execute("SELECT count(*) FROM penstock_ready WHERE queue_id = ?", (queue_id,)).fetchone()
-    counted = {
-        gauge: db.execute(sql.format(leased=_leased(db)), (queue_id,)).fetchone()[0] for gauge, sql in COUNTED.items()
-    }
+    counted = {gauge: db.execute(sql, (queue_id,)).fetchone()[0] for gauge, sql in COUNTED.items()}
     return {"ready": plain + filed, **counted}
 
 
@@ -122,7 +115,7 @@ def _check_places(db: Database, queues: dict[int, str]) -> None:
     if _counts_later(db):
         cursors = {queue_id: _uncounted_leases(db, queue_id, cursor)[1] for queue_id, cursor in stored}
     states: dict[int, int] = {}
-    for place, queue_id, message_id in db.execute(STATE_ROWS.format(leased=_leased(db))):
+    for place, queue_id, message_id in db.execute(STATE_ROWS):
         assert place & ID_MAX == message_id
         assert place >> ID_BITS + 1 == queue_id
         states[place] = states.get(place, 0) + 1
@@ -132,11 +125,10 @@ def _check_places(db: Database, queues: dict[int, str]) -> None:
         plain_ready = not place >> ID_BITS & 1 and place > cursors[queue_id]
         assert states.pop(place, 0) + plain_ready == 1, f"message {place & ID_MAX} of {queues[queue_id]}"
     assert not states, "a state without its message"
-    if _counts_later(db):
-        assert not db.execute(EMPTY_RANGES).fetchall(), "a lease without messages"
+    assert not db.execute(EMPTY_RANGES).fetchall(), "a lease without messages"
     on_lease = {i for (i,) in db.execute("SELECT id FROM penstock_dead WHERE leased")}
-    assert on_lease == {i for (i,) in db.execute("SELECT id FROM penstock_lease WHERE from_dead")}
-    extended = "SELECT id, leased_until FROM penstock_lease WHERE extended ORDER BY id"
+    assert on_lease == {i for (i,) in db.execute("SELECT id FROM penstock_single_lease WHERE from_dead")}
+    extended = "SELECT id, leased_until FROM penstock_single_lease WHERE extended ORDER BY id"
     kept = "SELECT id, leased_until FROM penstock_extension ORDER BY id"
     assert db.execute(kept).fetchall() == db.execute(extended).fetchall()
     orphans = db.execute(

@@ -16,6 +16,7 @@ from penstock.core.commands import (
     Lease,
     Nack,
     Purge,
+    Push,
     Release,
     Remove,
     Settled,
@@ -23,8 +24,8 @@ from penstock.core.commands import (
     SettleItem,
     Transact,
 )
-from penstock.core.model import Delivery, State
-from penstock.errors import LeaseLost, UnknownMessage
+from penstock.core.model import Delivery, PushItem, State
+from penstock.errors import LeaseLost, UnknownMessage, UnknownQueue
 from penstock.store.interface import Store
 from tests.conformance.support import Clock, StoreUnderTest, ids, push_command, texts
 
@@ -261,6 +262,31 @@ def test_a_transaction_that_is_undone_leaves_the_batch_as_it_was(store: StoreUnd
         assert store.info().leased == 4
     assert store.do(Ack(queue="q", items=[stale])).results == [STALE]
     assert store.ack(*batch) == [OK] * 4
+
+
+@pytest.mark.parametrize("verb", [Ack, Nack])
+def test_a_single_settle_that_is_undone_leaves_the_batch_as_it_was(store: StoreUnderTest, verb: Any) -> None:
+    store.push(*"abcde")
+    batch = store.lease(limit=5)
+    first, second, *rest = (SettleItem(each.id, each.token) for each in batch)
+    with pytest.raises(UnknownQueue):
+        store.do(
+            Transact(
+                commands=[verb(queue="q", items=[first]), Push(queue="missing", messages=[PushItem(payload=b"x")])]
+            )
+        )
+    assert store.do(Ack(queue="q", items=[first])).results == [OK]
+    assert store.do(Transact(commands=[Ack(queue="q", items=[second])])).outcomes[0].results == [OK]
+    for item in rest:
+        assert store.do(Ack(queue="q", items=[item])).results == [OK]
+
+
+def test_a_lease_that_is_undone_leaves_nothing_behind(store: StoreUnderTest) -> None:
+    store.push(*"abcde")
+    with pytest.raises((UnknownMessage, LeaseLost)):
+        store.do(Transact(commands=[Lease(queue="q", limit=1), Ack(queue="q", items=[SettleItem(1 << 40, "00" * 16)])]))
+    batch = store.lease(limit=5)
+    assert [store.ack(each) for each in batch] == [[OK]] * 5
 
 
 def test_a_purge_removes_leased_messages_in_steps(store: StoreUnderTest) -> None:

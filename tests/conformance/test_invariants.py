@@ -47,14 +47,14 @@ def test_a_lease_that_names_another_message_settles_neither(shared: StoreUnderTe
     other, leased, last = (shared.lease_one() for _ in range(3))
     shared.ack(last)
     shared.reopen()
-    change(shared, f"UPDATE penstock_lease SET place = place - 1 WHERE id = {leased.id}")
+    change(shared, f"UPDATE penstock_single_lease SET place = place - 1 WHERE id = {leased.id}")
     settle = verb(queue="q", items=[SettleItem(leased.id, leased.token)])
     with pytest.raises(InvariantBroken):
         shared.do(settle)
     refused, pushed = shared.store.apply([settle, push_command("d")])
     assert isinstance(refused, InvariantBroken)
     assert isinstance(pushed, PushOutcome)
-    change(shared, f"UPDATE penstock_lease SET place = place + 1 WHERE id = {leased.id}")
+    change(shared, f"UPDATE penstock_single_lease SET place = place + 1 WHERE id = {leased.id}")
     assert shared.do(settle).results == [Settled.OK]
     assert shared.ack(other) == [Settled.OK]
 

@@ -74,3 +74,24 @@ def test_a_database_of_a_newer_version_is_refused(store: str, schema: str) -> No
         )
     with pytest.raises(penstock.SchemaTooNew, match=r"version 999.*newer Penstock"):
         penstock.connect(store)
+
+
+def test_a_process_of_an_older_version_gets_an_error_after_an_upgrade(tmp_path: Path) -> None:
+    """It would not see leases that are stored as ranges, and lease their messages again."""
+    path = tmp_path / "tasks.db"
+    with penstock.connect(f"sqlite:///{path}") as client, closing(sqlite3.connect(path)) as older:
+        client.create_queue("q")
+        with pytest.raises(sqlite3.OperationalError, match="no such table: penstock_lease"):
+            older.execute("SELECT * FROM penstock_lease")
+
+
+def test_a_file_that_a_newer_version_changes_while_it_is_open_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.db"
+    with penstock.connect(f"sqlite:///{path}") as client:
+        queue = client.create_queue("q")
+        queue.push_many(["a", "b"])
+        with closing(sqlite3.connect(path)) as newer:
+            newer.execute("ALTER TABLE penstock_single_lease RENAME TO penstock_other_lease")
+        with pytest.raises(penstock.CannotOpen, match="no such table") as caught:
+            queue.lease(2)
+        assert "newer release" in str(caught.value.hint)

@@ -163,6 +163,9 @@ def _translation(error: sqlite3.Error, path: str) -> StoreError:
         return StoreBusy(f"{path} is locked by another process", hint="end its long transaction")
     if primary == sqlite3.SQLITE_IOERR:
         return StoreError(f"{path}: {error}", hint="check the disk, quotas and file size limits")
+    if str(error).startswith("no such table: penstock_"):
+        hint = "a newer release changed the file while it was open, or its tables were dropped: open it again"
+        return CannotOpen(f"{path}: {error}", hint=hint)
     return StoreError(f"{path}: {error}")
 
 

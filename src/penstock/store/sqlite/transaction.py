@@ -130,6 +130,7 @@ class SqliteTransaction:
         """Discard changes after the database was rolled back to its savepoint."""
         is_journalled, self._another_claims = mark
         self.journal.go_back(is_journalled)
+        self.forget_leases()
         self.forget_queues()
 
     def forget_queues(self) -> None:

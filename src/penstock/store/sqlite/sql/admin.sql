@@ -35,8 +35,8 @@ DELETE FROM penstock_failure WHERE id IN (SELECT place & ID_MAX FROM penstock_me
 -- :forget_queue
 DELETE FROM penstock_ready WHERE queue_id = ?1;
 DELETE FROM penstock_scheduled WHERE queue_id = ?1;
-DELETE FROM penstock_extension WHERE id IN (SELECT id FROM penstock_lease WHERE queue_id = ?1 AND extended);
-DELETE FROM penstock_lease WHERE queue_id = ?1;
+DELETE FROM penstock_extension WHERE id IN (SELECT id FROM penstock_single_lease WHERE queue_id = ?1 AND extended);
+DELETE FROM penstock_single_lease WHERE queue_id = ?1;
 DELETE FROM penstock_lease_range WHERE queue_id = ?1;
 DELETE FROM penstock_dead WHERE queue_id = ?1;
 DELETE FROM penstock_archive WHERE queue_id = ?1;
@@ -61,7 +61,7 @@ SELECT place FROM penstock_archive WHERE id = ? AND queue_id = ?
 SELECT place, -priority, ifnull(available_at, created_at) FROM penstock_message WHERE place IN (?, ?)
 
 -- :end_lease
-DELETE FROM penstock_lease WHERE queue_id = ? AND id = ?
+DELETE FROM penstock_single_lease WHERE queue_id = ? AND id = ?
 
 -- :end_archive
 DELETE FROM penstock_archive WHERE id = ?
@@ -76,7 +76,7 @@ SELECT id, place, rank, available_at FROM penstock_ready WHERE queue_id = ? AND 
 SELECT id, place, available_at FROM penstock_scheduled WHERE queue_id = ? AND id <= ? LIMIT ?
 
 -- :purge_leased
-SELECT leased_until, id, place, from_dead FROM penstock_lease WHERE queue_id = ? AND id <= ? LIMIT ?
+SELECT leased_until, id, place, from_dead FROM penstock_single_lease WHERE queue_id = ? AND id <= ? LIMIT ?
 
 -- :purge_dead
 SELECT id, place FROM penstock_dead WHERE queue_id = ? AND NOT leased AND id <= ? LIMIT ?

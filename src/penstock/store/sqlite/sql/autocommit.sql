@@ -3,7 +3,7 @@ INSERT INTO penstock_message (place, created_at, available_at, priority, content
 SELECT ?, ?, NULL, 0, ?, NULL, NULL, ? WHERE (SELECT value FROM penstock_setting WHERE name = 'writer') = ?
 
 -- :lease
-INSERT INTO penstock_lease (id, place, queue_id, token, leased_at, leased_until, attempts, first_leased_at, worker)
+INSERT INTO penstock_single_lease (id, place, queue_id, token, leased_at, leased_until, attempts, first_leased_at, worker)
 SELECT ?, ?, ?, ?, ?, ?, 1, ?, ? WHERE (SELECT value FROM penstock_setting WHERE name = 'writer') = ?
 
 -- :ack
@@ -16,7 +16,7 @@ CREATE TEMP VIEW penstock_ack (archived, cursor, last_id, leased, n_acked, n_lea
                                leased_until, id, token, place, first_offset, records, bytes, minute)
     AS SELECT 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0;
 CREATE TEMP TRIGGER penstock_ack_alone INSTEAD OF INSERT ON penstock_ack BEGIN
-  DELETE FROM penstock_lease
+  DELETE FROM penstock_single_lease
    WHERE queue_id = NEW.queue_id AND leased_until = NEW.leased_until AND id = NEW.id AND token = NEW.token AND NOT extended;
   SELECT RAISE(ABORT, 'not as remembered') WHERE changes() = 0;
   DELETE FROM penstock_message WHERE place = NEW.place;

@@ -9,12 +9,12 @@ SELECT q.id, q.name, q.options, q.paused, q.created_at, c.last_id, c.cursor, c.n
          WHERE m.place > (q.id << QUEUE_SHIFT | c.last_id) AND m.place < (q.id * 2 + 1) << ID_BITS ORDER BY m.place DESC LIMIT 1),
        (SELECT max(m.place) & ID_MAX FROM penstock_message m
          WHERE m.place > (q.id << QUEUE_SHIFT | c.last_id) AND m.place < (q.id * 2 + 1) << ID_BITS),
-       CASE WHEN c.leased <= UNCOUNTED_MAX THEN (SELECT count(*) FROM penstock_lease l
+       CASE WHEN c.leased <= UNCOUNTED_MAX THEN (SELECT count(*) FROM penstock_single_lease l
          WHERE l.queue_id = q.id AND l.place > c.cursor AND l.place < (q.id * 2 + 1) << ID_BITS) +
          (SELECT count(*) FROM penstock_lease_range r CROSS JOIN penstock_message m
               ON m.place BETWEEN q.id << QUEUE_SHIFT | r.first_id AND q.id << QUEUE_SHIFT | r.last_id
            WHERE r.queue_id = q.id AND q.id << QUEUE_SHIFT | r.first_id > c.cursor) ELSE 0 END,
-       CASE WHEN c.leased <= UNCOUNTED_MAX THEN max(ifnull((SELECT max(l.place) FROM penstock_lease l
+       CASE WHEN c.leased <= UNCOUNTED_MAX THEN max(ifnull((SELECT max(l.place) FROM penstock_single_lease l
          WHERE l.queue_id = q.id AND l.place > c.cursor AND l.place < (q.id * 2 + 1) << ID_BITS), 0),
          ifnull((SELECT q.id << QUEUE_SHIFT | max(r.last_id) FROM penstock_lease_range r WHERE r.queue_id = q.id), 0)) END,
        (SELECT value FROM penstock_setting WHERE name = 'journal')

@@ -24,11 +24,11 @@ SELECT d.died_at, d.id, d.place, d.attempts, d.first_leased_at,
  WHERE d.queue_id = ? AND NOT d.leased ORDER BY d.died_at, d.id LIMIT ?
 
 -- :lease_one_plain
-INSERT INTO penstock_lease (id, place, queue_id, token, leased_at, leased_until, attempts, first_leased_at, worker)
+INSERT INTO penstock_single_lease (id, place, queue_id, token, leased_at, leased_until, attempts, first_leased_at, worker)
 VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?)
 
 -- :lease_filed
-INSERT INTO penstock_lease (queue_id, token, leased_at, leased_until, first_leased_at, worker,
+INSERT INTO penstock_single_lease (queue_id, token, leased_at, leased_until, first_leased_at, worker,
                             id, place, attempts, expires_at)
 SELECT ?, ?, ?, ?, ifnull(first_leased_at, ?), ?, id, place, attempts + 1, expires_at
   FROM penstock_ready WHERE queue_id = ? AND (rank, available_at, id) <= (?, ?, ?)
@@ -37,7 +37,7 @@ SELECT ?, ?, ?, ?, ifnull(first_leased_at, ?), ?, id, place, attempts + 1, expir
 DELETE FROM penstock_ready WHERE queue_id = ? AND (rank, available_at, id) <= (?, ?, ?)
 
 -- :lease_dead
-INSERT INTO penstock_lease (queue_id, token, leased_at, leased_until, first_leased_at, worker,
+INSERT INTO penstock_single_lease (queue_id, token, leased_at, leased_until, first_leased_at, worker,
                             id, place, attempts, from_dead)
 SELECT ?, ?, ?, ?, ifnull(first_leased_at, ?), ?, id, place, attempts, 1
   FROM penstock_dead WHERE queue_id = ? AND NOT leased AND (died_at, id) <= (?, ?)

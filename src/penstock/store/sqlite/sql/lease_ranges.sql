@@ -47,15 +47,15 @@ SELECT place & ID_MAX, created_at FROM penstock_message WHERE place IN (SELECT v
 SELECT place & ID_MAX FROM penstock_message WHERE place BETWEEN ? AND ? ORDER BY place LIMIT 1 OFFSET ?
 
 -- :rows_between
-INSERT INTO penstock_lease (queue_id, leased_until, token, leased_at, first_leased_at, worker, id, place, attempts)
+INSERT INTO penstock_single_lease (queue_id, leased_until, token, leased_at, first_leased_at, worker, id, place, attempts)
 SELECT ?, ?, ?, ?, ?, ?, place & ID_MAX, place, 1 FROM penstock_message WHERE place BETWEEN ? AND ?
 
 -- :rows_at_places
-INSERT INTO penstock_lease (queue_id, leased_until, token, leased_at, first_leased_at, worker, id, place, attempts)
+INSERT INTO penstock_single_lease (queue_id, leased_until, token, leased_at, first_leased_at, worker, id, place, attempts)
 SELECT ?, ?, ?, ?, ?, ?, value & ID_MAX, value, 1 FROM json_each(?)
 
 -- :expand_all
-INSERT INTO penstock_lease (queue_id, leased_until, token, leased_at, first_leased_at, worker, id, place, attempts)
+INSERT INTO penstock_single_lease (queue_id, leased_until, token, leased_at, first_leased_at, worker, id, place, attempts)
 SELECT r.queue_id, r.leased_until, r.token, r.leased_at, r.leased_at, r.worker, m.place & ID_MAX, m.place, 1
   FROM penstock_lease_range r CROSS JOIN penstock_message m
     ON m.place BETWEEN r.queue_id << QUEUE_SHIFT | r.first_id AND r.queue_id << QUEUE_SHIFT | r.last_id

@@ -36,7 +36,7 @@ SELECT s.available_at, s.id, s.attempts, s.first_leased_at, s.expires_at,
 -- :leased
 SELECT l.leased_until, l.id, l.attempts, l.first_leased_at, l.expires_at, l.leased_at, l.worker,
        m.created_at, ifnull(m.available_at, m.created_at), m.priority, m.content, m.key, m.headers, m.payload
-  FROM penstock_lease l CROSS JOIN penstock_message m ON m.place = l.place
+  FROM penstock_single_lease l CROSS JOIN penstock_message m ON m.place = l.place
  WHERE l.queue_id = ? AND (l.leased_until, l.id) > (?, ?) ORDER BY l.leased_until, l.id LIMIT ?
 
 -- :leased_in_ranges
@@ -61,7 +61,7 @@ SELECT a.archived_at, a.id, a.attempts, a.first_leased_at, a.leased_at,
 
 -- :lease_of
 SELECT leased_until, id, attempts, first_leased_at, expires_at, leased_at, worker
-  FROM penstock_lease WHERE queue_id = ? AND id = ?
+  FROM penstock_single_lease WHERE queue_id = ? AND id = ?
 
 -- :range_of
 SELECT leased_until, ?2, 1, leased_at, NULL, leased_at, worker

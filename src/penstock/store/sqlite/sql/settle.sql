@@ -1,38 +1,38 @@
 -- :lease_at
 SELECT id, place, attempts, first_leased_at, leased_at, expires_at, from_dead, extended
-  FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ? AND token = ?
+  FROM penstock_single_lease WHERE queue_id = ? AND leased_until = ? AND id = ? AND token = ?
 
 -- :end_lease
-DELETE FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ?
+DELETE FROM penstock_single_lease WHERE queue_id = ? AND leased_until = ? AND id = ?
 
 -- :end_fresh
-DELETE FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ? AND token = ? AND NOT extended
+DELETE FROM penstock_single_lease WHERE queue_id = ? AND leased_until = ? AND id = ? AND token = ? AND NOT extended
 
 -- :end_fresh_range
-DELETE FROM penstock_lease
+DELETE FROM penstock_single_lease
  WHERE queue_id = ? AND leased_until = ? AND id BETWEEN ? AND ? AND token = ? AND NOT extended
 
 -- :end_many
-DELETE FROM penstock_lease
+DELETE FROM penstock_single_lease
  WHERE queue_id = ? AND leased_until = ? AND id IN (SELECT value FROM json_each(?)) AND token = ?
 RETURNING id, place, attempts, first_leased_at, leased_at, expires_at, from_dead, extended
 
 -- :end_range
-DELETE FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id BETWEEN ? AND ? AND token = ?
+DELETE FROM penstock_single_lease WHERE queue_id = ? AND leased_until = ? AND id BETWEEN ? AND ? AND token = ?
 RETURNING id, place, attempts, first_leased_at, leased_at, expires_at, from_dead, extended
 
 -- :current
-SELECT leased_until, token FROM penstock_lease WHERE queue_id = ? AND id = ?
+SELECT leased_until, token FROM penstock_single_lease WHERE queue_id = ? AND id = ?
 
 -- :extension
 SELECT leased_until FROM penstock_extension WHERE id = ?
 
 -- :extend
-UPDATE penstock_lease SET leased_until = ?, extended = 1
+UPDATE penstock_single_lease SET leased_until = ?, extended = 1
  WHERE queue_id = ? AND leased_until = ? AND id = ? AND token = ?
 
 -- :place_of
-SELECT place FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ?
+SELECT place FROM penstock_single_lease WHERE queue_id = ? AND leased_until = ? AND id = ?
 
 -- :note_extension
 INSERT OR REPLACE INTO penstock_extension (id, leased_until, extended_at) VALUES (?, ?, ?)

@@ -15,16 +15,16 @@ DELETE FROM penstock_scheduled WHERE queue_id = ? AND (available_at, id) <= (?, 
 
 -- :first_lapse
 SELECT min(leased_until) FROM (
-  SELECT * FROM (SELECT leased_until FROM penstock_lease WHERE queue_id = ?1 ORDER BY leased_until LIMIT 1)
+  SELECT * FROM (SELECT leased_until FROM penstock_single_lease WHERE queue_id = ?1 ORDER BY leased_until LIMIT 1)
   UNION ALL
   SELECT * FROM (SELECT leased_until FROM penstock_lease_range WHERE queue_id = ?1 ORDER BY leased_until LIMIT 1))
 
 -- :lapsed
 SELECT leased_until, id, place, attempts, first_leased_at, leased_at, expires_at, from_dead, extended
-  FROM penstock_lease WHERE queue_id = ? AND leased_until <= ? ORDER BY leased_until, id LIMIT ?
+  FROM penstock_single_lease WHERE queue_id = ? AND leased_until <= ? ORDER BY leased_until, id LIMIT ?
 
 -- :end_lapsed
-DELETE FROM penstock_lease WHERE queue_id = ? AND (leased_until, id) <= (?, ?)
+DELETE FROM penstock_single_lease WHERE queue_id = ? AND (leased_until, id) <= (?, ?)
 
 -- :first_expiry
 SELECT min(expires_at) FROM (
@@ -51,7 +51,7 @@ DELETE FROM penstock_scheduled WHERE queue_id = ? AND available_at = ? AND id = 
 -- :far
 -- A range counts as one lease, that of its first message.
 SELECT * FROM (SELECT l.leased_until, l.id, ifnull(e.extended_at, l.leased_at)
-                 FROM penstock_lease l LEFT JOIN penstock_extension e ON l.extended AND e.id = l.id
+                 FROM penstock_single_lease l LEFT JOIN penstock_extension e ON l.extended AND e.id = l.id
                 WHERE l.queue_id = ?1 AND (l.leased_until, l.id) > (?2, ?3) ORDER BY l.leased_until, l.id LIMIT ?4)
 UNION ALL
 SELECT * FROM (SELECT leased_until, first_id, leased_at FROM penstock_lease_range
@@ -60,4 +60,4 @@ SELECT * FROM (SELECT leased_until, first_id, leased_at FROM penstock_lease_rang
 
 -- :lease
 SELECT leased_until, id, place, attempts, first_leased_at, leased_at, expires_at, from_dead, extended
-  FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ?
+  FROM penstock_single_lease WHERE queue_id = ? AND leased_until = ? AND id = ?
