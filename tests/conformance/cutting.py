@@ -30,7 +30,7 @@ class Cutter:
     ) -> None:
         self._server = str(server_folder / SOCKET)
         self._cut_before = cut_before
-        self._at = at
+        self.at = at
         self._meanwhile = meanwhile
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-cut-"))
         self.armed = threading.Event()
@@ -79,7 +79,7 @@ class Cutter:
                     if not asked:
                         return
                     # A statement's text is sent when it is prepared: on the first commit of each connection.
-                    cut = self._at in asked and self.armed.is_set()
+                    cut = self.at in asked and self.armed.is_set()
                     if cut:
                         self.armed.clear()
                         self.cuts += 1

@@ -204,7 +204,7 @@ def test_an_ack_whose_answer_was_lost_is_ok_though_the_lease_ended_meanwhile(
     def meanwhile() -> None:
         clock.advance(2 * LEASE_MS if ends else 0)
 
-    with Cutter(cluster().folder, cut_before=False, at=b".settled (minute", meanwhile=meanwhile) as cutter:
+    with Cutter(cluster().folder, cut_before=False, at=b".finish_ranges", meanwhile=meanwhile) as cutter:
         url = f"postgresql://postgres@/postgres?host={cutter.folder}"
         with closing(PostgresStore(url, schema=unjournalled.schema, clock=clock, monotonic=clock.monotonic)) as store:
             store.apply([push_command("b")])

@@ -2,8 +2,8 @@
 -- raises PS001 if one of the assumptions is wrong: then nothing is done, and the batch runs again with loaded queues.
 -- The assumed time may be a little ahead of the clock, and behind it by what a large batch or a lock takes.
 -- `newest`: no message may be newer than the assumed time, or a later push could overtake an earlier one.
-CREATE FUNCTION penstock.verify(keys bigint[], assumed bigint, ahead_ms bigint, behind_ms bigint, journals boolean, newest boolean,
-                                names text[], ids bigint[], known text[])
+CREATE FUNCTION penstock.verify(keys bigint[], assumed bigint, ahead_ms bigint, behind_ms bigint, journals boolean,
+                                newest boolean, names text[], ids bigint[], known text[])
 RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   each  bigint;

@@ -1,16 +1,16 @@
 -- :messages
 -- Assigns consecutive ids and returns the first. The mark, if any, tells later whether this was committed.
-WITH taken AS MATERIALIZED (SELECT penstock.take_ids($1::bigint) AS first_id),
+WITH numbers AS MATERIALIZED (SELECT penstock.take_ids($1::bigint) AS first_id),
 marked AS (
-  INSERT INTO penstock.mark (mark, first_id, at) SELECT $2::bigint, t.first_id, $3::bigint FROM taken t
+  INSERT INTO penstock.mark (mark, first_id, at) SELECT $2::bigint, n.first_id, $3::bigint FROM numbers n
    WHERE $2::bigint IS NOT NULL),
 added AS (
   INSERT INTO penstock.message (place, created_at, available_at, priority, content, key, headers, payload)
-  SELECT coalesce(r.lane, $4::bigint) + t.first_id + r.number - 1, $3::bigint, r.available_at, coalesce(r.priority, 0),
+  SELECT coalesce(r.lane, $4::bigint) + n.first_id + r.number - 1, $3::bigint, r.available_at, coalesce(r.priority, 0),
          coalesce(r.content, 0), r.key, r.headers, r.payload
-    FROM taken t, unnest($5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[], $10::text[], $11::bytea[])
+    FROM numbers n, unnest($5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[], $10::text[], $11::bytea[])
       WITH ORDINALITY AS r(lane, available_at, priority, content, key, headers, payload, number))
-SELECT first_id FROM taken
+SELECT first_id FROM numbers
 
 -- :ready
 INSERT INTO penstock.ready (queue_id, rank, available_at, id, place, attempts, expires_at)

@@ -32,8 +32,9 @@ Key = tuple[int, str]
 class Writing:
     """Rows of a run of pushes and the keys found for them. Ids are assigned when the rows are written."""
 
-    def __init__(self, tx: PostgresTransaction) -> None:
+    def __init__(self, tx: PostgresTransaction, *, is_first: bool = True) -> None:
         self.tx = tx
+        self.is_first = is_first
         self.count = 0
         self.messages: list[tuple[Any, ...]] = []
         self.ready: list[tuple[Any, ...]] = []
@@ -73,13 +74,15 @@ class Writing:
         tx, count = self.tx, self.count
         if not count:
             return
-        statement = ("push.messages", count, tx.mark, tx.now, *self._message_columns())
+        # A second run in one batch leaves no mark: that of the first tells whether both were committed.
+        mark = tx.mark if self.is_first else None
+        statement = ("push.messages", count, mark, tx.now, *self._message_columns())
         if self.journalled and not (tx.final and last):
             rows = tx.fetch(*statement)
             self._number(rows)
             self._note(rows[0][0])
         else:
-            tx.on_numbered = self._number
+            tx.on_numbered = self._number if self.is_first else None
             tx.write(*statement, then=self._number)
             if self.journalled:
                 # The journal records get their ids later, together with their offsets, which saves a round trip.
@@ -174,7 +177,7 @@ def push_all(tx: PostgresTransaction, commands: Sequence[Push]) -> list[PushOutc
         if command.request_key is not None and _is_repeated(tx, writing, command):
             # The same request occurs twice in one batch: the second must see the ids of the first.
             writing.write(last=False)
-            writing = _begin(tx, commands[number:])
+            writing = _begin(tx, commands[number:], is_first=writing.is_first and not writing.count)
         try:
             outcomes.append(PushOutcome(_push_or_undo(tx, writing, command)))
         except PenstockError as error:
@@ -183,14 +186,14 @@ def push_all(tx: PostgresTransaction, commands: Sequence[Push]) -> list[PushOutc
     return outcomes
 
 
-def _begin(tx: PostgresTransaction, commands: Sequence[Push]) -> Writing:
+def _begin(tx: PostgresTransaction, commands: Sequence[Push], *, is_first: bool = True) -> Writing:
     early, tx.first = tx.first, []
     for name in {command.queue for command in commands}:
         queue = tx.find(name)
         # Expired messages must neither count against the queue's size nor keep their keys.
-        if queue is not None and advance(tx, queue) is not NO_TRANSITIONS:
+        if queue is not None and not tx.is_assumed and advance(tx, queue) is not NO_TRANSITIONS:
             early = []
-    writing = Writing(tx)
+    writing = Writing(tx, is_first=is_first)
     if early:
         writing.learn_keys(early[0])
     else:

@@ -263,6 +263,8 @@ class PostgresStore:
         wire, started = tx.wire, time.monotonic()
         in_runs, needs = runs(commands), needs_of(commands)
         known = assumed(self._context, commands, needs) if may_assume else None
+        if all(isinstance(command, Push) for command in commands):
+            tx.leave_mark()
         try:
             if known is not None:
                 tx.assume(known.queues, needs, known.parts)

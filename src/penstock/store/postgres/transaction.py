@@ -61,9 +61,9 @@ class PostgresTransaction:
         self.unnumbered = 0
         # Transaction id, loaded for durable batches to find out their outcome after a lost connection.
         self.xid: str | None = None
-        # Mark that pushes leave if the transaction id is not known before the commit.
+        # Mark that a batch of pushes leaves, to find out its outcome and ids after a lost connection.
         self.mark: int | None = None
-        # Completes the receipts of the pushes, given the row of their first id.
+        # Completes the receipts of the pushes, given the row of their first id; None if one id is not enough.
         self.on_numbered: Callable[[Rows], None] | None = None
         # Rows of the statements sent along with `begin`, for the first run only.
         self.first: list[Rows] = []
@@ -100,6 +100,14 @@ class PostgresTransaction:
             start.append(self._statement("begin.without_waiting"))
         self._enter(start, needs, durable, along)
 
+    @property
+    def is_assumed(self) -> bool:
+        """True if the queues are cached ones, whose due messages and expired leases were not searched for."""
+        return self._unsent is not None
+
+    def leave_mark(self) -> None:
+        self.mark = self.context.now() << MARK_BITS | secrets.randbits(MARK_BITS)
+
     def assume(self, known: Sequence[KnownQueue], needs: Needs, parts: list[RangePart] | None) -> None:
         """Begin with cached queues and an estimated time, which the database verifies before the first statement."""
         context, self.parts = self.context, parts
@@ -111,8 +119,6 @@ class PostgresTransaction:
             self.write("begin.move_clock", self.now)
         keys = ints(self._lock_keys(needs))
         pushes = any(flags & PUSH for flags in needs.values())
-        if pushes:
-            self.mark = self.now << MARK_BITS | secrets.randbits(MARK_BITS)
         names, ids, options = zip(*(each[:3] for each in known), strict=True)
         assumed = (self.now, AHEAD_MS, BEHIND_MS, context.journals, pushes, texts(names), ints(ids), texts(options))
         self.write("begin.verify", keys, *assumed, then=self._verified, needed=False)
@@ -254,6 +260,8 @@ class PostgresTransaction:
     def created(self, queue_row: Row) -> PostgresQueue:
         queue = self._queues[queue_row[0]] = PostgresQueue(queue_row)
         self.context.learn(queue.name, queue.id)
+        known = queue.name, queue.id, queue.stored_options, queue.paused, queue.created_at
+        self.context.known[queue.name] = KnownQueue(*known, checked_at=self.now)
         return queue
 
     def dropped(self, queue: PostgresQueue) -> None:
