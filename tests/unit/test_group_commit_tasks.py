@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.broker import Broker
-from penstock.core.commands import Command, Lease, Release
+from penstock.core.commands import Command, Configure, Lease, Release
 from penstock.core.model import PushItem, QueueOptions
 from penstock.errors import StoreClosed, TryLater
 from penstock.group_commit import tasks
@@ -68,7 +68,9 @@ def test_a_poll_that_leaves_before_its_batch_leases_nothing(tmp_path: Path) -> N
         broker, store = await broker_with(tmp_path, 1)
         store.shut()
         first = asyncio.create_task(broker.configure("other", create=CREATE))
-        await asyncio.sleep(0.01)
+        async with asyncio.timeout(30):
+            while not isinstance(store.seen[-1], Configure):  # It reads on a thread first.
+                await asyncio.sleep(0.001)
         leaving = asyncio.create_task(broker.lease("q"))
         await asyncio.sleep(0.01)
         leaving.cancel()
