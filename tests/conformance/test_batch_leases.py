@@ -306,6 +306,18 @@ def test_a_purge_removes_leased_messages_in_steps(store: StoreUnderTest) -> None
     assert ids(store.pages(State.LEASED)) == [up_to]
 
 
+def test_a_purge_up_to_an_id_passes_leases_of_newer_messages(store: StoreUnderTest) -> None:
+    store.push(*map(str, range(10)))
+    store.lease(limit=5, lease_ms=60_000)
+    first, *_ = store.lease(limit=5, lease_ms=10_000)
+    store.ack(first)
+    outcome = store.do(Purge(queue="q", states=[State.LEASED], up_to_id=first.id, limit=4))
+    assert (outcome.removed, outcome.more) == (4, True)
+    outcome = store.do(Purge(queue="q", states=[State.LEASED], up_to_id=first.id, limit=4))
+    assert (outcome.removed, outcome.more) == (1, False)
+    assert store.info().leased == 4
+
+
 def test_a_large_batch_expires_in_steps(store: StoreUnderTest, clock: Clock) -> None:
     count = 2_500
     store.push(*map(str, range(count)))

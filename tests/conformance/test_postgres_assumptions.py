@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 
@@ -21,11 +21,13 @@ from penstock.core.commands import (
     PushOutcome,
     Settled,
     SettleItem,
+    Sweep,
     SwitchJournal,
 )
+from penstock.core.latency import SERVICE, TOTAL
 from penstock.core.model import Delivery, PushItem, QueueOptions, State
-from penstock.errors import InvariantBroken, QueueFull, UnknownQueue
-from penstock.postgres.pipeline import PipelinedConnection
+from penstock.errors import InvariantBroken, QueueFull, StoreUnreachable, UnknownQueue
+from penstock.postgres.pipeline import PipelinedConnection, Statement
 from penstock.store.interface import Store
 from penstock.store.postgres import PostgresStore
 from tests.conformance.postgres_support import PostgresUnderTest, Tables, events_of
@@ -239,3 +241,79 @@ def test_a_range_that_counts_wrongly_settles_nothing(on_server: PostgresUnderTes
         assert isinstance(pushed, PushOutcome)
         tables.execute("UPDATE penstock_lease_range SET count = 3")
     assert on_server.ack(*leased) == [Settled.OK] * 3
+
+
+def test_a_queue_is_loaded_for_a_while_after_a_wrong_assumption(
+    on_server: PostgresUnderTest, round_trips: RoundTrips
+) -> None:
+    warm(on_server)
+    on_server.open_another().apply([Configure(queue="q", changes={"max_attempts": 3})])
+    assert round_trips.of(on_server, push("d")) == 3
+    assert round_trips.of(on_server, push("e")) == 2
+
+
+def test_latencies_of_an_ack_that_runs_again_count_once(on_server: PostgresUnderTest) -> None:
+    a, b, c = warm(on_server)
+    on_server.open_another().apply([ack(b)])
+    assert on_server.ack(a, b, c) == [Settled.OK] * 3
+    counts = on_server.store._context.latencies._unwritten  # type: ignore[attr-defined]
+    assert [sum(found.values()) for (_, kind), found in counts.items() if kind in (SERVICE, TOTAL)] == [2, 2]
+
+
+def test_an_empty_push_is_no_error(on_server: PostgresUnderTest) -> None:
+    on_server.make()
+    on_server.push("a")
+    (leased,) = on_server.lease()
+    on_server.clock.advance(900)
+    on_server.do(Nack(queue="q", items=[SettleItem(leased.id, leased.token)]))
+    on_server.clock.advance(200)
+    assert on_server.do(Push(queue="q", messages=[])).receipts == []
+
+
+@pytest.mark.parametrize("pause_ms", [0, 3_600_000])
+def test_a_push_whose_mark_may_be_forgotten_is_not_repeated(
+    on_server: PostgresUnderTest, monkeypatch: pytest.MonkeyPatch, pause_ms: int
+) -> None:
+    """The process was suspended between the commit and its reply, while another process swept."""
+    warm(on_server)
+    another, run = on_server.open_another(), PipelinedConnection.run
+    lost: list[bool] = []
+
+    def lose(self: PipelinedConnection, statements: Sequence[Statement]) -> object:
+        answer = run(self, statements)
+        if not lost and any(b".mark (mark, first_id" in statement.sql for statement in statements):
+            lost.append(True)
+            self.connection.close()
+            on_server.clock.advance(pause_ms)
+            another.apply([Sweep()])
+            raise psycopg.OperationalError("the connection was lost")
+        return answer
+
+    monkeypatch.setattr(PipelinedConnection, "run", lose)
+    if pause_ms:
+        with pytest.raises(StoreUnreachable) as caught:
+            on_server.do(push("d"))
+        assert caught.value.maybe_done
+    else:
+        on_server.do(push("d"))
+    assert on_server.counts()["ready"] == (1 if not pause_ms else 4)
+
+
+def test_acks_of_many_leases_do_not_deadlock(on_server: PostgresUnderTest) -> None:
+    another = on_server.open_another()
+    on_server.make()
+    on_server.push(*map(str, range(120)))
+    batches = [on_server.lease(limit=4) for _ in range(30)]
+
+    def settle(store: Store, number: int, step: int) -> list[Settled]:
+        acks = [ack(batch[number]) for batch in batches[::step]]
+        return [result for outcome in store.apply(acks) for result in outcome.results]
+
+    with psycopg.connect(str(on_server.path), autocommit=True) as connection:
+        deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        before = connection.execute(deadlocks).fetchone()
+        for number in (0, 2):
+            results = at_once(partial(settle, on_server.store, number, 1), partial(settle, another, number + 1, -1))
+            assert results == [[Settled.OK] * 30] * 2
+        assert connection.execute(deadlocks).fetchone() == before
+    assert on_server.counts() == {}

@@ -229,6 +229,12 @@ class Pool:
             self.release(wire)
 
     def acquire(self) -> PipelinedConnection:
+        while not (wire := self._acquire()).is_alive():
+            wire.close()
+            self.release(wire)
+        return wire
+
+    def _acquire(self) -> PipelinedConnection:
         with self._changed:
             while not self._idle and self._open >= self._size and not self.closed:
                 self._changed.wait()

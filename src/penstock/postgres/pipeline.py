@@ -131,6 +131,15 @@ class PipelinedConnection:
     def broken(self) -> bool:
         return bool(self._pq.status != pq.ConnStatus.OK)
 
+    def is_alive(self) -> bool:
+        """Return False if the server has closed this idle connection: a commit sent to it would have no known outcome."""
+        if self._ready.poll(0):
+            try:
+                self._pq.consume_input()
+            except psycopg.Error:
+                return False
+        return not self.broken
+
     @property
     def needs_recycle(self) -> bool:
         return self._prepared > STATEMENTS_MAX

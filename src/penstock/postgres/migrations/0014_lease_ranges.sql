@@ -37,12 +37,21 @@ CREATE VIEW penstock.leased AS
 
 -- In settled.ids a second number below zero is the end of a range that begins with the first.
 
+-- Locks ranges in one order, so that two settles of several ranges cannot wait for each other.
+CREATE FUNCTION penstock.lock_ranges(queue_ids bigint[], untils bigint[], firsts bigint[])
+RETURNS void LANGUAGE sql VOLATILE AS $$
+  SELECT 1 FROM (SELECT * FROM unnest(queue_ids, untils, firsts) AS i(queue_id, leased_until, first_id)
+                  ORDER BY 1, 2, 3) i,
+    LATERAL (SELECT 1 FROM penstock.lease_range r WHERE r.queue_id = i.queue_id AND r.leased_until = i.leased_until
+                AND r.first_id = i.first_id FOR UPDATE) r
+$$;
+
 -- Ends leases of messages that are acknowledged, and deletes these. Each part is the number of messages to end in a range,
--- of which the lowest and the highest id are given; spans are the places to delete, each from lo to hi. Raises PS001 if
--- a range or a message is not there any more: then the batch runs again and reads the leases.
+-- of which the highest id is given; spans are the places to delete, each from lo to hi. Raises PS001 if a range or a
+-- message is not there any more: then the batch runs again and reads the leases.
 CREATE FUNCTION penstock.finish_ranges(
-  minute bigint, queue_ids bigint[], untils bigint[], firsts bigint[], lowest bigint[], highest bigint[],
-  counts bigint[], tokens bytea[], ids text[], los bigint[], his bigint[])
+  minute bigint, queue_ids bigint[], untils bigint[], firsts bigint[], highest bigint[], counts bigint[],
+  tokens bytea[], ids text[], los bigint[], his bigint[])
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
@@ -50,6 +59,9 @@ DECLARE
   more  bigint;
   now   bigint := penstock.now_ms();
 BEGIN
+  IF cardinality(counts) > 1 THEN
+    PERFORM penstock.lock_ranges(queue_ids, untils, firsts);
+  END IF;
   WITH remembered AS (
     INSERT INTO penstock.settled (minute, queue_id, how, token, ids)
     SELECT finish_ranges.minute, i.queue_id, 0, i.token, i.ids::bigint[]
@@ -93,6 +105,9 @@ RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE ended bigint;
 BEGIN
+  IF cardinality(counts) > 1 THEN
+    PERFORM penstock.lock_ranges(queue_ids, untils, firsts);
+  END IF;
   WITH gone AS (
     DELETE FROM penstock.lease_range r
      USING unnest(queue_ids, untils, firsts, lasts, counts, tokens) WITH ORDINALITY
@@ -132,8 +147,12 @@ BEGIN
                   AND r.leased_until = k.leased_until AND r.first_id = k.first_id FOR UPDATE SKIP LOCKED) o;
   RETURN QUERY
   WITH ranges AS MATERIALIZED (
-    SELECT r.ctid AS row, r.*, (sum(r.count) OVER (ORDER BY r.leased_until, r.first_id) - r.count)::bigint AS before
-      FROM penstock.lease_range r WHERE r.ctid = ANY (locked)),
+    SELECT r.*, (sum(r.held) OVER (ORDER BY r.leased_until, r.first_id) - r.held)::bigint AS before
+      FROM (SELECT r.ctid AS row, r.*,
+                   CASE WHEN r.last_id <= up_to THEN r.count
+                        ELSE (SELECT count(*) FROM penstock.message m
+                               WHERE m.place BETWEEN (queue << 45) + r.first_id AND (queue << 45) + up_to) END AS held
+              FROM penstock.lease_range r WHERE r.ctid = ANY (locked)) r),
   taken AS MATERIALIZED (
     SELECT l.row, l.count, l.leased_until, l.token, l.leased_at, m.place, m.created_at
       FROM ranges l, LATERAL (SELECT m.place, m.created_at FROM penstock.message m
@@ -160,7 +179,7 @@ DECLARE
 BEGIN
   PERFORM 1 FROM penstock.lease_range r
     WHERE r.queue_id = queue AND EXISTS (SELECT 1 FROM unnest(wanted) AS i WHERE i BETWEEN r.first_id AND r.last_id)
-    FOR UPDATE;
+    ORDER BY r.leased_until, r.first_id FOR UPDATE;
   WITH ended AS MATERIALIZED (
     SELECT r.leased_until, r.first_id, i.id
       FROM penstock.lease_range r, unnest(wanted) AS i(id)

@@ -17,7 +17,7 @@ SELECT i.id, m.place, 1::bigint, r.leased_at, r.leased_at, NULL::bigint, false, 
 
 -- :finish
 SELECT penstock.finish_ranges($1::bigint, $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[],
-                              $7::bigint[], $8::bytea[], $9::text[], $10::bigint[], $11::bigint[])
+                              $7::bytea[], $8::text[], $9::bigint[], $10::bigint[])
 
 -- :split
 SELECT penstock.split_ranges($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[],
@@ -49,6 +49,9 @@ SELECT t.place & ID_MAX, t.place, false
   FROM (SELECT array_agg(r.leased_until) AS untils, array_agg(r.first_id) AS firsts
           FROM (SELECT r.leased_until, r.first_id FROM penstock.lease_range r
                  WHERE r.queue_id = $1::bigint AND r.first_id <= $2::bigint
+                   AND EXISTS (SELECT 1 FROM penstock.message m
+                                WHERE m.place BETWEEN (r.queue_id << QUEUE_SHIFT) + r.first_id
+                                                  AND (r.queue_id << QUEUE_SHIFT) + least(r.last_id, $2::bigint))
                  ORDER BY r.leased_until, r.first_id LIMIT $3::bigint) r) k,
        penstock.take_from_ranges($1::bigint, k.untils, k.firsts, $2::bigint, $3::bigint) t
 

@@ -31,7 +31,8 @@ def assumed(context: StoreContext, commands: Sequence[Command[Any]], needs: Need
     kind = type(commands[0])
     if kind not in (Push, Ack) or any(type(command) is not kind for command in commands):
         return None
-    queues = [queue for name in needs if (queue := context.known.get(name)) is not None]
+    known = context.known
+    queues = [queue for name in needs if (queue := known.get(name)) is not None and not context.is_doubted(name)]
     if len(queues) < len(needs):
         return None
     return _pushes(context, commands, queues) if kind is Push else _acks(context, commands, queues)

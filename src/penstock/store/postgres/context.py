@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from penstock.postgres.context import DatabaseContext
@@ -21,6 +21,10 @@ WIDE_SECONDS = 60.0
 # A query for the next expiring lease that takes longer is not repeated for a while.
 SLOW_SECONDS = 0.1
 QUEUES_KNOWN_MAX = 100_000
+# After a wrong assumption about a queue, batches load it for a while, and longer if assumptions keep being wrong: other
+# processes push to it, or the network is slow.
+DOUBT_SECONDS = 1.0
+DOUBT_SECONDS_MAX = 60.0
 
 
 class KnownQueue(NamedTuple):
@@ -52,6 +56,8 @@ class StoreContext(DatabaseContext):
         self.ids: dict[str, int] = {}
         # Queues as last loaded. A batch that uses one without loading it verifies it.
         self.known: dict[str, KnownQueue] = {}
+        # By name of a queue: when it may be used unloaded again after a wrong assumption, and for how long it may not.
+        self._doubts: dict[str, tuple[float, float]] = {}
         # By queue: times up to which no message was left to become due, and no lease to expire.
         self.floors: dict[int, tuple[int, int]] = {}
         self.lease_checks = LeaseChecks()
@@ -83,6 +89,21 @@ class StoreContext(DatabaseContext):
     def forget(self, name: str) -> None:
         self.ids.pop(name, None)
         self.known.pop(name, None)
+
+    def doubt(self, names: Iterable[str]) -> None:
+        """Load these queues for a while, because an assumption about one of them was wrong."""
+        now = time.monotonic()
+        if len(self._doubts) >= QUEUES_KNOWN_MAX:
+            self._doubts.clear()
+        for name in names:
+            until, seconds = self._doubts.get(name, (0.0, 0.0))
+            is_repeated = now < until + DOUBT_SECONDS_MAX
+            seconds = min(2 * seconds, DOUBT_SECONDS_MAX) if is_repeated and seconds else DOUBT_SECONDS
+            self._doubts[name] = (now + seconds, seconds)
+
+    def is_doubted(self, name: str) -> bool:
+        doubt = self._doubts.get(name)
+        return doubt is not None and time.monotonic() < doubt[0]
 
     def rescan_if_due(self) -> None:
         now = time.monotonic()

@@ -7,6 +7,7 @@ verify that the range is as it was read or remembered; if not, the batch runs ag
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 
 from penstock.core.ids import QUEUE_SHIFT
@@ -68,7 +69,6 @@ def acknowledge(tx: PostgresTransaction, queues: Mapping[int, PostgresQueue], pa
         "lease_range.finish",
         tx.now // 60_000,
         *_keys(parts),
-        ints(min(part.ids) for part in parts),
         ints(max(part.ids) for part in parts),
         ints(len(part.ids) for part in parts),
         blobs([part.token for part in parts]),
@@ -92,8 +92,9 @@ def _record(tx: PostgresTransaction, queue: PostgresQueue, parts: Sequence[Range
     if queue.is_journalled:
         tx.journal.note_columns(Kind.ACKED, queue, len(ids), (ids, pushed, leased, leased, 0, 1, 0, 0))
     queue.count(leased=-len(ids), n_acked=len(ids))
-    latencies.add(queue.id, SERVICE, service)
-    latencies.add(queue.id, TOTAL, [now - at for at in pushed])
+    # The database may still find that a range has changed, and the batch runs again.
+    tx.on_commit.append(partial(latencies.add, queue.id, SERVICE, service))
+    tx.on_commit.append(partial(latencies.add, queue.id, TOTAL, [now - at for at in pushed]))
     if queue.options.max_in_flight is not None:
         tx.wakes.add(queue.name)
 

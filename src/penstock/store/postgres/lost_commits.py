@@ -11,7 +11,7 @@ import psycopg
 from penstock.errors import StoreUnreachable
 from penstock.postgres.connection import OUTCOME_SECONDS, DatabaseTarget, Pool, translate
 from penstock.postgres.pipeline import PipelinedConnection, Statement
-from penstock.store.postgres.transaction import PostgresTransaction
+from penstock.store.postgres.transaction import MARK_BITS, MARKS_KEPT_MS, PostgresTransaction
 
 
 class CommitLost(Exception):
@@ -75,12 +75,16 @@ def _find_by_xid(lost: CommitLost, wire: PipelinedConnection) -> bool | None:
     return True if wire.server_start_id == lost.tx.wire.server_start_id else None
 
 
-def _find_by_mark(lost: CommitLost, wire: PipelinedConnection) -> bool:
+def _find_by_mark(lost: CommitLost, wire: PipelinedConnection) -> bool | None:
     """Search for the mark of the batch, and claim it, so that the batch fails if it arrives later."""
-    sql, mark = lost.tx.context.sql, (lost.tx.mark,)
-    claimed, found = wire.run([Statement(sql["begin.claim_mark"], mark), Statement(sql["begin.find_mark"], mark)])
+    context, mark = lost.tx.context, lost.tx.mark
+    assert mark is not None
+    move = [] if context.clock is None else [Statement(context.sql["begin.move_clock"], (context.clock(),))]
+    ask = [Statement(context.sql[f"begin.{name}"], (mark,)) for name in ("claim_mark", "find_mark")]
+    claimed, found, ((now,),) = wire.run([*move, *ask, Statement(context.sql["begin.now"])])[len(move) :]
     if claimed or found[0][0] is None:
-        return False
+        # After a long pause, the mark of a committed batch may have been deleted.
+        return None if abs(now - (mark >> MARK_BITS)) > MARKS_KEPT_MS // 2 else False
     if lost.tx.on_numbered is not None:
         lost.tx.on_numbered(found)
         lost.is_complete = True

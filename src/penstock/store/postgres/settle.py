@@ -102,7 +102,8 @@ def ack_all(tx: PostgresTransaction, commands: Sequence[Ack]) -> list[SettledAll
     parts = parts_of(early[1])
     queues = {queue.id: queue for _, queue in known}
     gone = [part for part in parts if queues[part.queue_id].options.archive_ms == 0]
-    ended |= {lease.id: lease for lease in take_out(tx, [part for part in parts if part not in gone])}
+    kept = [part for part in parts if queues[part.queue_id].options.archive_ms != 0]
+    ended |= {lease.id: lease for lease in take_out(tx, kept)}
     in_ranges = {message_id for part in gone for message_id in part.ids}
     lease_ranges.acknowledge(tx, queues, gone)
     tx.context.recent_leases.forget(item.token or "" for command, _ in known for item in command.items)

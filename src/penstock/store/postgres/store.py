@@ -248,6 +248,7 @@ class PostgresStore:
                 raise
             except psycopg.Error as error:
                 if error.sqlstate == WRONG:
+                    self._context.doubt(needs_of(commands))
                     may_assume = False
                 elif is_lost(error):
                     # Nothing was committed: retry on a new connection.
@@ -284,6 +285,8 @@ class PostgresStore:
                 raise CommitLost(tx, outcomes, error) from error
             self._roll_back(wire)
             raise
+        for done in tx.on_commit:
+            done()
         self._context.recent_leases.add(tx.granted)
         self._context.recent_leases.settled(tx.parts or ())
         late = tx.schedules and time.monotonic() - started > SLACK_MS / 1000

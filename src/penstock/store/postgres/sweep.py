@@ -14,14 +14,12 @@ from penstock.store.postgres.busy_queues import rebuild_list
 from penstock.store.postgres.journal import record_removed
 from penstock.store.postgres.queues import PostgresQueue
 from penstock.store.postgres.settled_tokens import forget_settled
-from penstock.store.postgres.transaction import MARK_BITS, WHOLE, PostgresTransaction
+from penstock.store.postgres.transaction import MARK_BITS, MARKS_KEPT_MS, WHOLE, PostgresTransaction
 from penstock.store.postgres.transitions import advance, check_far_leases, wakes
 from penstock.store.request_dedup import REQUEST_KEY, REQUEST_WINDOW_MS
 
 KEY_CHECK_MS = DAY_MS // 24
 QUEUES_AT_ONCE = 500
-# Longer than a push whose reply was lost tries to find out what happened.
-MARKS_KEPT_MS = 5 * 60_000
 
 
 def sweep(tx: PostgresTransaction, command: Sweep) -> Swept:

@@ -36,6 +36,8 @@ KEY_WAIT_MS = 200
 AHEAD_MS, BEHIND_MS = 50, 1_000
 # Random bits of a mark, behind its time.
 MARK_BITS = 20
+# Longer than a push whose reply was lost tries to find out what happened.
+MARKS_KEPT_MS = 5 * 60_000
 NOT_LOADED = (None,) * 7
 Needs = Mapping[str, int]
 
@@ -80,6 +82,8 @@ class PostgresTransaction:
         self.gives_up_soon = False
         # True if the round trip of the commit returns a part of the outcomes.
         self.answers_with_commit = False
+        # Called after the commit.
+        self.on_commit: list[Callable[[], None]] = []
         self._pending: list[Statement] = []
         # The BEGIN that waits for the first statements.
         self._unsent: Statement | None = None
@@ -214,12 +218,11 @@ class PostgresTransaction:
                 context.learn(name, queue_id)
                 moved = True
             queue = self._queues[name] = PostgresQueue((name, queue_id, *rest))
-            checked_at = 0
+            before = context.known.get(name)
+            checked_at = 0 if before is None else before.checked_at
             if needs[name] & WHOLE:
                 context.raise_floor(queue_id, self.now, queue.due_at, queue.lease_expiry_at)
                 checked_at = self.now
-            elif name in context.known:
-                checked_at = context.known[name].checked_at
             options, paused, created_at = rest[:3]
             context.known[name] = KnownQueue(name, queue_id, options, paused, created_at, checked_at)
         self._needs.update(needs)
@@ -370,7 +373,7 @@ class PostgresTransaction:
         self.write_journal()
         self.write_counters()
         pending, self._pending = self._pending, []
-        if self._unsent is not None and pending[0] is self._unsent:
+        if pending and pending[0] is self._unsent:
             # Statements of one round trip are one transaction anyway.
             del pending[0]
         else:
