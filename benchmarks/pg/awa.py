@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,10 @@ class Awa(System):
             await self._orders.handle()
 
         await self._client.start([(QUEUE, WORKERS)])
+        async with AsyncExitStack() as connections:
+            # Opens the pool's connections, which would otherwise happen on the clock.
+            for _ in range(clients):
+                await connections.enter_async_context(await self._client.transaction())
         return [AwaClient(self._client, self._orders) for _ in range(clients)]
 
     async def close(self) -> None:

@@ -10,12 +10,18 @@ function reply(...line) {
   process.stdout.write(`${JSON.stringify(line)}\n`);
 }
 
+// Opens every connection of a pool, which would otherwise happen on the clock.
+function openAll(query) {
+  return Promise.all(Array.from({ length: connections }, () => query("SELECT pg_sleep(0.2)")));
+}
+
 async function pgBoss() {
   const { PgBoss } = await import("pg-boss");
   const boss = new PgBoss({ connectionString: url, max: connections });
   boss.on("error", (error) => console.error(error));
   await boss.start();
   if (!(await boss.getQueue("q"))) await boss.createQueue("q");
+  await openAll((sql) => boss.getDb().executeSql(sql));
   return {
     push: (count) => (count === 1 ? boss.send("q", payload) : boss.insert("q", Array(count).fill({ data: payload }))),
     pop: async (count) => (await boss.fetch("q", { batchSize: count })).map((job) => job.id),
@@ -33,6 +39,7 @@ async function graphileWorker() {
   pool.on("connect", (client) => client.on("error", (error) => console.error(error)));
   const producer = await makeWorkerUtils({ pgPool: pool, logger });
   await producer.migrate();
+  await openAll((sql) => pool.query(sql));
   // A handler returns only when a client wants a message, so that a backlog stays as long as it is.
   const orders = [];
   const held = [];
