@@ -236,7 +236,7 @@ class PostgresEndpoint:
             limited = [(*row, int(is_limited(decode_options(row[options])))) for row in rows]
             self._copy(table.name, (*table.columns, "limited"), limited)
         else:
-            self._copy("single_lease" if table.name == "lease" else table.name, table.columns, rows)
+            self._copy(table.name, table.columns, rows)
 
     def write_books(self, books: Sequence[CounterHistory], kept_from: int, last_id: int) -> None:
         counters, minutes, latencies, buckets, busy = [], [], [], [], []
@@ -285,7 +285,7 @@ class PostgresEndpoint:
 
 def _source(table: MigratedTable) -> str:
     """Return the table to read; leases that are ranges here are single rows for others."""
-    return "leased" if table.name == "lease" else table.name
+    return "leased" if table.name == "single_lease" else table.name
 
 
 def _is_text(table: MigratedTable, name: str) -> bool:

@@ -142,7 +142,7 @@ class SqliteEndpoint:
         for table, state, only in (
             ("ready", "ready", ""),
             ("scheduled", "scheduled", ""),
-            ("lease", "leased", ""),
+            ("single_lease", "leased", ""),
             ("dead", "dead", "AND NOT leased"),
             ("archive", "archived", ""),
         ):

@@ -42,7 +42,7 @@ TABLES = (
     _migrated_table("ready", "queue_id rank available_at id", "place attempts first_leased_at expires_at"),
     _migrated_table("scheduled", "queue_id available_at id", "rank place attempts first_leased_at expires_at"),
     _migrated_table(
-        "lease",
+        "single_lease",
         "queue_id leased_until id",
         "place token leased_at attempts first_leased_at expires_at from_dead extended worker",
         "from_dead extended",
