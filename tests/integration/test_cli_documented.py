@@ -113,7 +113,7 @@ def test_every_command_runs_as_typed(queues: Queues, tmp_path: Path) -> None:
     assert "purged  6" in typed.type("queue purge")
     assert "dropped   emails" in typed.type("queue rm")
     if queues.kind == "http":
-        assert "ready   yes" in typed.type("health")
+        assert "ready    yes" in typed.type("health")
         assert "# TYPE penstock_" in typed.type("metrics")
     left = [line.partition(" #")[0] for line in typed.unused]
     assert left == ["sqew serve", *(f"sqew {name}" for name in ONLY_OF_A_SERVER if queues.kind == "db")]
