@@ -289,6 +289,24 @@ def test_a_lease_that_is_undone_leaves_nothing_behind(store: StoreUnderTest) -> 
     assert [store.ack(each) for each in batch] == [[OK]] * 5
 
 
+def test_a_lease_that_expired_in_a_transaction_that_was_undone_expires_again(
+    store: StoreUnderTest, clock: Clock
+) -> None:
+    store.push("a", queue="ns/t/q")
+    store.do(Lease(queue="ns/t/q", lease_ms=LEASE_MS))
+    clock.advance(LEASE_MS + 100)
+    with pytest.raises((UnknownMessage, LeaseLost)):
+        store.do(
+            Transact(
+                commands=[
+                    Lease(scope="ns"),
+                    Ack(queue="ns/t/q", items=[SettleItem(1 << 40, "00" * 16)]),
+                ]
+            )
+        )
+    assert texts(store.do(Lease(scope="ns")).messages) == ["a"]
+
+
 def test_a_purge_removes_leased_messages_in_steps(store: StoreUnderTest) -> None:
     store.push(*map(str, range(30)))
     store.lease(limit=25)

@@ -132,7 +132,7 @@ class PipelinedConnection:
         return bool(self._pq.status != pq.ConnStatus.OK)
 
     def is_alive(self) -> bool:
-        """Return False if the server has closed this idle connection: a commit sent to it would have no known outcome."""
+        """Return False if the server has closed this connection: a commit sent to it would have no known outcome."""
         if self._ready.poll(0):
             try:
                 self._pq.consume_input()

@@ -276,11 +276,13 @@ class PostgresStore:
             for payload in self._notifier.payloads(tx.wakes) if notifies else ():
                 tx.write("begin.notify", self._notifier.channel, payload)
         except BaseException:
+            tx.lower_floors()
             self._roll_back(wire)
             raise
         try:
             tx.commit()
         except psycopg.Error as error:
+            tx.lower_floors()
             if is_lost(error) or wire.broken:
                 raise CommitLost(tx, outcomes, error) from error
             self._roll_back(wire)

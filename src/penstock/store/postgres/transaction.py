@@ -321,8 +321,14 @@ class PostgresTransaction:
         self.flush()
         for queue in self.touched():
             queue.changes = {}
+        self.lower_floors()
         self.journal.go_back(self._marks.pop())
         self._stale = True
+
+    def lower_floors(self) -> None:
+        """Scan everything again: what this transaction moved, so that scans found nothing, is back after a rollback."""
+        for queue in self.touched():
+            self.context.floors.pop(queue.id, None)
 
     def keep(self) -> None:
         self._marks.pop()
