@@ -38,7 +38,7 @@ class Queue:
         client: Any = None
         delivery = Delivery(
             id=number,
-            uuid="",
+            store_id_or_uuid="",
             queue="q",
             payload=self.payload,
             content=Content.BYTES,

@@ -133,11 +133,12 @@ class PipelinedConnection:
 
     def is_alive(self) -> bool:
         """Return False if the server has closed this connection: a commit sent to it would have no known outcome."""
-        if self._ready.poll(0):
-            try:
+        try:
+            # The server's last message comes before the end of the stream.
+            while self._ready.poll(0) and not self.broken:
                 self._pq.consume_input()
-            except psycopg.Error:
-                return False
+        except psycopg.Error:
+            return False
         return not self.broken
 
     @property
