@@ -166,6 +166,35 @@ def test_each_message_of_a_batch_is_acked_alone_in_any_order(store: StoreUnderTe
     assert [store.ack(each) for each in batch] == [[OK]] * COUNT
 
 
+def test_a_batch_is_acked_piece_by_piece_from_its_start(store: StoreUnderTest, batch: list[Delivery]) -> None:
+    for piece in (batch[:2], batch[2:4]):
+        assert store.ack(*piece) == [OK] * 2
+        assert store.ack(*piece) == [OK] * 2
+    assert store.info().leased == 2
+    assert store.ack(batch[4]) == [OK]
+    assert store.ack(batch[3], batch[5]) == [OK, OK]
+    assert store.info().leased == 0
+
+
+def test_what_is_left_behind_an_acked_piece_expires(store: StoreUnderTest, batch: list[Delivery], clock: Clock) -> None:
+    store.ack(*batch[:2])
+    clock.advance(LEASE_MS)
+    assert store.ack(*batch[2:4]) == [STALE, STALE]
+    assert texts(store.lease(limit=COUNT)) == ["2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize("number", [0, 99, 100, 120, 249])
+def test_one_message_of_a_large_batch_is_nacked_and_the_others_stay_leased(store: StoreUnderTest, number: int) -> None:
+    store.push(*map(str, range(250)))
+    leased = store.lease(limit=250)
+    one = leased.pop(number)
+    store.nack(one, delay_ms=0)
+    assert ids(store.lease(limit=250)) == [one.id]
+    assert store.ack(*leased[100:]) == [OK] * 149
+    assert [store.ack(each) for each in leased[:100]] == [[OK]] * 100
+    assert store.info().leased == 1
+
+
 def test_a_message_of_a_batch_is_settled_without_its_token(store: StoreUnderTest, batch: list[Delivery]) -> None:
     for verb, number in ((Ack, 2), (Nack, 3), (Release, 4), (Extend, 1)):
         outcome = store.do(verb(queue="q", items=[SettleItem(batch[number].id, None)]))

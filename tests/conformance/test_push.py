@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,38 @@ def test_a_message_comes_out_as_it_went_in(store: StoreUnderTest) -> None:
 def test_an_empty_payload_is_a_payload(store: StoreUnderTest) -> None:
     store.push("")
     assert store.lease_one().payload == b""
+
+
+@pytest.mark.parametrize("count", [2, 3, 63, 64, 65, 100, 257])
+@pytest.mark.parametrize("content", Content)
+def test_a_batch_of_any_size_comes_out_in_order(
+    store: StoreUnderTest, clock: Clock, count: int, content: Content
+) -> None:
+    batch = [PushItem(payload=bytes([number & 255]) * (number % 3), content=content) for number in range(count)]
+    receipts = store.send(*batch)
+    clock.advance(-10)
+    receipts += store.send(*batch)
+    leased = store.lease(limit=2 * count)
+    assert [(each.payload, each.content) for each in leased] == [(each.payload, content) for each in 2 * batch]
+    assert [(each.id, each.created_at) for each in leased] == [(each.id, each.created_at) for each in receipts]
+    assert store.info().totals.pushed == 2 * count
+
+
+@pytest.mark.parametrize("other", [{"key": "k"}, {"headers": {"a": "b"}}, {"content": Content.JSON}, {"priority": 1}])
+def test_one_message_that_differs_keeps_its_fields_in_a_batch(store: StoreUnderTest, other: dict[str, Any]) -> None:
+    batch = [PushItem(payload=b"1"), PushItem(payload=b"2", **other), PushItem(payload=b"3")]
+    store.send(*batch)
+    leased = {each.payload: each for each in store.lease(limit=3)}
+    for each in batch:
+        found = leased[each.payload]
+        assert (found.key, found.headers, found.content) == (each.key, each.headers, each.content)
+        assert found.priority == each.priority
+
+
+def test_a_batch_of_large_messages_is_stored(store: StoreUnderTest) -> None:
+    batch = [PushItem(payload=bytes([number]) * 300_000) for number in range(5)]
+    store.send(*batch)
+    assert [each.payload for each in store.lease(limit=5)] == [each.payload for each in batch]
 
 
 def test_ids_grow_with_every_push_in_every_queue(store: StoreUnderTest) -> None:

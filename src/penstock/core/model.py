@@ -187,7 +187,7 @@ class Failure(Struct, gc=False, omit_defaults=True):
     """Traceback, if the consumer sent one; only `get` of one message reads it."""
 
 
-class Delivery(Struct, kw_only=True):
+class Delivery(Struct, kw_only=True, gc=False):
     """A message leased to one consumer until `leased_until`. A taken message is already done and has no token."""
 
     id: int

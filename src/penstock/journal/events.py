@@ -97,7 +97,7 @@ _decode_json = msgspec.json.Decoder(dict[str, Any]).decode
 
 # The values of all columns, for one message; 0 where there is none.
 Row = tuple[int, int, int, int, int, int, int, int]
-# The values of many messages: each column has one value for all, or one per message.
+# The values of many messages: each column has one value for all, or one per message. Only ids may be a range.
 Columns = Sequence[int | Sequence[int]]
 
 
@@ -126,6 +126,8 @@ def encode_events(
             continue
         first = column[0]
         firsts.append(first)
+        if isinstance(column, range):
+            continue
         # Constant ids count up; any other constant is the same for all.
         alike = column.count(first) == count if number else list(column) == list(range(first, first + count))
         if not alike:

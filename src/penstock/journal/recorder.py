@@ -48,7 +48,9 @@ class _Group:
             ]
         self.count += count
 
-    def _grown(self, number: int, ours: int | Sequence[int], new: int | Sequence[int], count: int) -> list[int]:
+    def _grown(self, number: int, ours: int | Sequence[int], new: int | Sequence[int], count: int) -> Sequence[int]:
+        if isinstance(ours, range) and isinstance(new, range) and ours.stop == new.start:
+            return range(ours.start, new.stop)
         grown = self._lists.get(number)
         if grown is None:
             grown = self._lists[number] = [ours] * self.count if isinstance(ours, int) else list(ours)

@@ -104,6 +104,15 @@ def record_pushed(
     tx.journal.note_columns(Kind.PUSHED, queue, count, columns, marks, details, bodies)
 
 
+def record_pushed_alike(
+    tx: JournalTransaction, queue: JournalledQueue, ids: range, due_at: int, content: int, payloads: Sequence[bytes]
+) -> None:
+    """Record pushes of messages that differ only in their payloads, none of which is too large for a record."""
+    bodies = payloads if queue.options.journal == "full" else None
+    columns = (ids, tx.now, 0, 0, due_at, 0, 0, content)
+    tx.journal.note_columns(Kind.PUSHED, queue, len(ids), columns, 0, None, bodies)
+
+
 def _push_detail(row: tuple[Any, ...], expires_at: int | None, with_body: bool) -> bytes:
     _, _, _, _, _, key, headers, payload = row
     return encode_detail(
@@ -142,9 +151,12 @@ def record_leased_plain(
 ) -> None:
     """Record the first lease of messages that one consumer gets until the same time."""
     columns = (ids, pushed, tx.now, tx.now, until, 1, 0, 0)
-    details = None if worker is None else worker_details([worker] * len(ids))
+    details = None if worker is None else [encode_detail(worker=worker)] * len(ids)
     tx.journal.note_columns(Kind.LEASED, queue, len(ids), columns, 0, details)
 
 
 def worker_details(workers: Sequence[str | None]) -> list[bytes] | None:
-    return [encode_detail(worker=worker) for worker in workers] if any(workers) else None
+    if not any(workers):
+        return None
+    details = {worker: encode_detail(worker=worker) for worker in set(workers)}
+    return [details[worker] for worker in workers]

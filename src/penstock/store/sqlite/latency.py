@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 
@@ -20,12 +20,14 @@ class LatencyCounters:
     def __init__(self) -> None:
         self._counts: defaultdict[tuple[int, int], Counts] = defaultdict(dict)
 
-    def add(self, queue_id: int, kind: int, times_ms: Iterable[int]) -> None:
-        counts = self._counts[queue_id, kind]
-        # Messages of one batch mostly have the same latency.
-        for ms, many in Counter(times_ms).items():
-            number = bucket(ms)
-            counts[number] = counts.get(number, 0) + many
+    def add(self, queue_id: int, kind: int, until: int, since: Sequence[int]) -> None:
+        """Add the latencies of messages that began at these times."""
+        # Messages of one batch mostly began together.
+        if since and since.count(since[0]) == len(since):
+            self.add_one(queue_id, kind, until - since[0], len(since))
+            return
+        for at, many in Counter(since).items():
+            self.add_one(queue_id, kind, until - at, many)
 
     def add_one(self, queue_id: int, kind: int, ms: int, count: int = 1) -> None:
         """Add one latency that `count` messages share."""

@@ -15,7 +15,7 @@ from penstock.core.latency import WAIT
 from penstock.core.model import Delivery
 from penstock.core.sql_files import load_sql
 from penstock.journal.events import EventFlag, Kind
-from penstock.journal.recording import record_leased, record_leased_plain
+from penstock.journal.recording import record_leased, record_leased_plain, worker_details
 from penstock.store.common import CONTENTS, ByteBudget, new_token, new_tokens
 from penstock.store.sqlite import lease_ranges
 from penstock.store.sqlite.journal import error_details
@@ -52,28 +52,30 @@ def lease_together(tx: SqliteTransaction, name: str, commands: Sequence[Lease]) 
     rows = tx.room.fetch(tx.execute(PLAIN, (queue.cursor, queue.plain_end, wanted))) if queue.ready else []
     now, default_ms = tx.now, queue.options.lease_ms
     untils = [now + (default_ms if command.lease_ms is None else command.lease_ms) for command in commands]
-    leases, shares, workers = [], [], []
+    ids, pushed = [row[0] & ID_MAX for row in rows], [row[1] for row in rows]
+    leases, shares, workers, ends = [], [], [], []
     taken = 0
     for command, until, token in zip(commands, untils, new_tokens(untils), strict=True):
-        part, worker = rows[taken : taken + command.limit], command.worker
+        start, worker = taken, command.worker
+        part = rows[start : start + command.limit]
         taken += len(part)
         shares.append(plain_deliveries(part, name, tx.store_id, until, token.hex()))
         workers += [worker] * len(part)
+        ends += [until] * len(part)
         if len(part) == 1:
-            row_key, pushed_at = part[0][:2]
-            leases.append((row_key & ID_MAX, row_key, queue.id, token, now, until, now, worker))
-            tx.remember(row_key & ID_MAX, (until, token, now, pushed_at))
+            leases.append((ids[start], part[0][0], queue.id, token, now, until, now, worker))
+            tx.remember(ids[start], (until, token, now, pushed[start]))
         elif part:
-            ids = [row[0] & ID_MAX for row in part]
-            lease_ranges.add(tx, queue, until, token, worker, ids, [row[1] for row in part])
+            lease_ranges.add(tx, queue, until, token, worker, ids[start:taken], pushed[start:taken])
     if rows:
         queue.check_next(rows[0][0])
         tx.connection.executemany(LEASE_ONE, leases)
         queue.count_leased(rows[-1][0], len(rows), min(untils))
         tx.touch(queue, LEASED)
-        tx.latencies.add(queue.id, WAIT, [now - row[1] for row in rows])
+        tx.latencies.add(queue.id, WAIT, now, pushed)
         if queue.is_journalled:
-            record_leased(tx, queue, [message for share in shares for message in share], workers, {})
+            columns = (ids, pushed, now, now, ends, 1, 0, 0)
+            tx.journal.note_columns(Kind.LEASED, queue, len(ids), columns, 0, worker_details(workers))
     wake = wake_at(queue)
     return [Leased(share, more=tx.room.is_full, wake_at=None if share else wake) for share in shares]
 
@@ -163,7 +165,7 @@ def _lease_head(tx: SqliteTransaction, queue: SqliteQueue, limit: int, command: 
             record_leased(tx, queue, messages, [worker] * len(messages), _first_leased(indexed))
         else:
             record_leased_plain(tx, queue, ids, pushed, until, worker)
-    tx.latencies.add(queue.id, WAIT, [now - pushed_at for pushed_at in pushed])
+    tx.latencies.add(queue.id, WAIT, now, pushed)
     return messages
 
 

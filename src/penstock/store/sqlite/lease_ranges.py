@@ -23,6 +23,8 @@ from penstock.store.sqlite.transaction import NotAsRemembered, RecentRange, Sqli
 
 SQL = load_sql("penstock.store.sqlite", "lease_ranges")
 ADD, END = SQL["add"], SQL["end"]
+# Messages moved into rows of their own when a consumer settles one of them alone.
+SEPARATE_STEP = 100
 
 
 class LeaseRange(NamedTuple):
@@ -60,17 +62,26 @@ def add(
 
 
 def end_recent(tx: SqliteTransaction, queue: SqliteQueue, items: Sequence[SettleItem]) -> RecentRange | None:
-    """End a whole range that this process leased recently, without reading it; None if the items are anything else."""
+    """End a range that this process leased recently, or its first messages, without reading it.
+
+    Returns what was ended, or None if the items are anything else.
+    """
     token = items[0].token
     recent = tx.pop_recent_range(token)
-    if recent is None or recent.queue_id != queue.id or recent.until <= tx.now:
+    if token is None or recent is None or recent.queue_id != queue.id or recent.until <= tx.now:
         return None
-    ids = recent.ids
-    if [item.id for item in items] != ids or [item.token for item in items].count(token) != len(ids):
+    ids, count = recent.ids, len(items)
+    if [item.id for item in items] != ids[:count] or [item.token for item in items].count(token) != count:
         return None
-    if tx.execute(END, (queue.id, recent.until, ids[0], ids[-1], recent.token)).rowcount != 1:
+    key = (queue.id, recent.until, ids[0], ids[-1], recent.token)
+    if count == len(ids):
+        if tx.execute(END, key).rowcount != 1:
+            raise NotAsRemembered
+        return recent
+    if tx.execute(SQL["end_first"], (ids[count], *key)).rowcount != 1:
         raise NotAsRemembered
-    return recent
+    tx.remember_range(token, recent._replace(ids=ids[count:], pushed=recent.pushed[count:]))
+    return recent._replace(ids=ids[:count], pushed=recent.pushed[:count])
 
 
 def end(tx: SqliteTransaction, queue: SqliteQueue, token: str, ids: Iterable[int]) -> list[EndedInRange]:
@@ -93,15 +104,31 @@ def separate(tx: SqliteTransaction, queue: SqliteQueue, items: Iterable[SettleIt
     for item in items:
         by_token.setdefault(item.token, []).append(item.id)
     for token, ids in by_token.items():
-        recent = tx.pop_recent_range(token) if len(ids) == 1 else None
-        # A consumer that settles one message alone does the same with the others, and rows are faster for that.
-        wanted = _valid(ids) if recent is None else recent.ids
         if token is None:
-            for message_id in wanted:
+            for message_id in _valid(ids):
                 separate_one(tx, queue, message_id)
-            continue
-        for each in _with_token(tx, queue, token, wanted):
-            _separate_from(tx, queue, each, wanted)
+        elif len(ids) == 1 and (recent := tx.pop_recent_range(token)) is not None and recent.queue_id == queue.id:
+            _separate_step(tx, queue, token, recent, ids[0])
+        else:
+            wanted = _valid(ids)
+            for each in _with_token(tx, queue, token, wanted):
+                _separate_from(tx, queue, each, wanted)
+
+
+def _separate_step(tx: SqliteTransaction, queue: SqliteQueue, token: str, recent: RecentRange, message_id: int) -> None:
+    """Move a message and its neighbours out of a range that this process leased recently.
+
+    A consumer that settles one message alone does the same with the next ones, and rows are faster for that.
+    """
+    start = bisect_left(recent.ids, message_id) // SEPARATE_STEP * SEPARATE_STEP
+    end = start + SEPARATE_STEP
+    wanted, rest = recent.ids[start:end], recent.ids[end:]
+    ranges = _with_token(tx, queue, token, wanted)
+    for each in ranges:
+        _separate_from(tx, queue, each, wanted)
+    # The range that remains begins right behind; it is cached only if its first message has that id.
+    if ranges and rest and rest[0] == wanted[-1] + 1:
+        tx.remember_range(token, recent._replace(ids=rest, pushed=recent.pushed[end:]))
 
 
 def separate_one(tx: SqliteTransaction, queue: SqliteQueue, message_id: int) -> None:

@@ -48,9 +48,9 @@ def ack(tx: SqliteTransaction, command: Ack) -> SettledAll:
     queue = tx.home(command.queue)
     check_tokens(queue.name, queue.options, command.items)
     if len(command.items) > 1:
-        if whole := lease_ranges.end_recent(tx, queue, command.items):
-            _finish_range(tx, queue, whole)
-            return SettledAll([OK] * len(whole.ids))
+        if part := lease_ranges.end_recent(tx, queue, command.items):
+            _finish_range(tx, queue, part)
+            return SettledAll([OK] * len(part.ids))
         if recent := _end_recent(tx, queue, command.items):
             finish(tx, queue, recent)
             return SettledAll([OK] * len(recent))
@@ -117,12 +117,12 @@ def finish(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[EndedLease
             tx.execute(SQL["forget_failures"], (lease.id,))
         if lease.from_dead:
             tx.execute(SQL["forget_dead"], (lease.id,))
-    tx.latencies.add(queue.id, SERVICE, [tx.now - lease.leased_at for lease in ended])
+    tx.latencies.add(queue.id, SERVICE, tx.now, [lease.leased_at for lease in ended])
     _count_acked(tx, queue, len(ended), pushed)
 
 
 def _finish_range(tx: SqliteTransaction, queue: SqliteQueue, ended: RecentRange) -> None:
-    """Archive or delete the messages of a whole range, as `finish` does, without handling each of them."""
+    """Archive or delete the messages of a range, as `finish` does, without handling each of them."""
     ids, leased_at = ended.ids, ended.leased_at
     keep = queue.options.archive_ms != 0
     remember_range(tx, queue, ended.token, ids, ACKED)
@@ -145,7 +145,7 @@ def _count_acked(tx: SqliteTransaction, queue: SqliteQueue, count: int, pushed: 
     queue.leased -= count
     queue.n_acked += count
     tx.touch(queue, SETTLED)
-    tx.latencies.add(queue.id, TOTAL, [tx.now - pushed_at for pushed_at in pushed])
+    tx.latencies.add(queue.id, TOTAL, tx.now, pushed)
 
 
 def _record_acked(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[EndedLeaseRow]) -> list[int]:

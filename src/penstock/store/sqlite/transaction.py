@@ -32,7 +32,7 @@ class NotAsRemembered(Exception):
 
 
 class RecentRange(NamedTuple):
-    """A range of plain messages as it was leased, with all that an ack of the whole range needs."""
+    """A range of plain messages as it is stored, with all that an ack of its first messages or of all needs."""
 
     queue_id: int
     until: int

@@ -5,6 +5,10 @@ VALUES (?, ?, ?, ?, ?, ?, ?)
 -- :end
 DELETE FROM penstock_lease_range WHERE queue_id = ? AND leased_until = ? AND first_id = ? AND last_id = ? AND token = ?
 
+-- :end_first
+UPDATE penstock_lease_range SET first_id = ?
+ WHERE queue_id = ? AND leased_until = ? AND first_id = ? AND last_id = ? AND token = ?
+
 -- :remove
 DELETE FROM penstock_lease_range WHERE queue_id = ? AND leased_until = ? AND first_id = ?
 
