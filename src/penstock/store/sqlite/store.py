@@ -27,7 +27,7 @@ from penstock.errors import (
 )
 from penstock.group_commit.interface import SingleLane
 from penstock.store.request_dedup import RequestWindow
-from penstock.store.sqlite.autocommit import AUTOCOMMIT, prepare_acks
+from penstock.store.sqlite.autocommit import AUTOCOMMIT, create_triggers
 from penstock.store.sqlite.backup import backup
 from penstock.store.sqlite.caller_transaction import joined
 from penstock.store.sqlite.connection import (
@@ -111,7 +111,7 @@ class SqliteStore(ReadMixin, SingleLane):
             writer.close()
             raise
         self._writer = writer
-        prepare_acks(writer)
+        create_triggers(writer)
         self._transaction = SqliteTransaction(writer, self.store_id, self._past_requests)
         self._version = -1
         self._synchronous: bool | None = None
