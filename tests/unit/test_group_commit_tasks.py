@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.broker.broker import Broker
-from penstock.core.commands import Command, Configure, Lease, Release
+from penstock.core.commands import Command, Configure, Lease, Release, Settled, SettleItem
 from penstock.core.model import PushItem, QueueOptions
 from penstock.errors import StoreClosed, TryLater
 from penstock.group_commit import tasks
@@ -34,6 +36,9 @@ class Gated(SqliteStore):
     def prepare(self, commands: Sequence[Command[Any]]) -> Any:
         self.seen += commands
         return None if self.held else super().prepare(commands)
+
+    def apply_now(self, command: Command[Any]) -> Any:
+        return None  # So that `prepare` sees every command.
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         self.gate.wait(60)
@@ -192,6 +197,12 @@ class Watched(SqliteStore):
         prepared = super().prepare(commands)
         return None if prepared is None else _Watching(prepared, self.waited_on)
 
+    def apply_now(self, command: Command[Any]) -> Any:
+        outcome = super().apply_now(command)
+        if outcome is not None:
+            self.waited_on.append(threading.current_thread())
+        return outcome
+
 
 class _Watching:
     def __init__(self, prepared: Any, waited_on: list[threading.Thread]) -> None:
@@ -220,5 +231,78 @@ def test_only_a_single_command_on_an_instant_store_commits_in_the_loop(
         await broker.close()
         assert len(store.waited_on) == 4
         assert store.waited_on.count(threading.current_thread()) == on_the_loop
+
+    asyncio.run(scenario())
+
+
+def test_single_commands_without_a_transaction_are_kept_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "QUICK_SECONDS", 60.0)
+
+    async def scenario() -> None:
+        alone: list[str] = []
+
+        class Counting(SqliteStore):
+            def apply_now(self, command: Command[Any]) -> Any:
+                outcome = super().apply_now(command)
+                if outcome is not None:
+                    alone.append(type(command).__name__)
+                return outcome
+
+        broker = Broker(Counting(tmp_path / "queue.db", journal=True))
+        for number in range(10):
+            await broker.push("q", [PushItem(payload=b"%d" % number)], create=CREATE)
+        for number in range(9):
+            [message] = await broker.lease("q")
+            assert message.payload == b"%d" % number
+            assert await broker.ack("q", [SettleItem(message.id, message.token)]) == [Settled.OK]
+            assert await broker.ack("q", [SettleItem(message.id, message.token)]) == [Settled.OK]
+        info = (await broker.stats("q")).info
+        assert (info.ready, info.leased, info.totals.pushed, info.totals.acked) == (1, 0, 10, 9)
+        await broker.close()
+        assert {"Push", "Lease", "Ack"} <= set(alone)
+
+    asyncio.run(scenario())
+    reopened = SqliteStore(tmp_path / "queue.db")
+    [left] = reopened.apply([Lease(queue="q")])[0].messages
+    assert left.payload == b"9"
+    reopened.close()
+
+
+def test_a_command_posted_just_before_closing_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "QUICK_SECONDS", 60.0)
+
+    async def scenario() -> None:
+        broker, _ = await broker_with(tmp_path, 1)
+        [message] = await broker.lease("q")
+        broker.give_back([message])
+        await broker.close()
+
+    asyncio.run(scenario())
+    reopened = SqliteStore(tmp_path / "queue.db")
+    assert [message.payload for message in reopened.apply([Lease(queue="q")])[0].messages] == [b"0"]
+    reopened.close()
+
+
+def test_a_file_locked_by_another_process_does_not_block_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "QUICK_SECONDS", 60.0)
+
+    async def scenario() -> None:
+        broker = Broker(SqliteStore(tmp_path / "queue.db"))
+        for _ in range(4):
+            await broker.push("q", [PushItem(payload=b"x")], create=CREATE)
+        with closing(sqlite3.connect(tmp_path / "queue.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            pushing = asyncio.create_task(broker.push("q", [PushItem(payload=b"x")]))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not pushing.done()
+            other.execute("ROLLBACK")
+        await pushing
+        assert (await broker.stats("q")).info.ready == 5
+        await broker.close()
 
     asyncio.run(scenario())

@@ -47,6 +47,10 @@ class CommandSink(Protocol):
     def prepare(self, commands: Sequence[Command[Any]]) -> PreparedBatch | None:
         """Execute a batch like `apply` but leave the commit to the caller; None if that would block."""
 
+    def apply_now(self, command: Command[Any]) -> Outcome | None:
+        """Execute one command and return its outcome when it is durable; None, without effect, if it would wait for
+        more than the disk or needs a transaction."""
+
 
 class SingleLane:
     """Defaults for a sink that runs one batch at a time."""
@@ -56,3 +60,6 @@ class SingleLane:
 
     def lane(self, command: Command[Any]) -> int:
         return 0
+
+    def apply_now(self, command: Command[Any]) -> Outcome | None:
+        return None

@@ -35,10 +35,12 @@ Batch = Sequence[tuple[Command[Any], "asyncio.Future[Any]"]]
 class _TaskLane:
     """A queue of pending commands and the task that commits them, one batch at a time."""
 
-    __slots__ = ("is_disk_quick", "is_single", "running", "waiting", "writer")
+    __slots__ = ("is_disk_quick", "is_single", "is_starting", "running", "waiting", "writer")
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Command[Any], asyncio.Future[Any]]] = deque()
+        # True from the first pending command until the loop's next iteration, so that others can join it.
+        self.is_starting = False
         self.running: asyncio.Future[None] | None = None
         # True if the batch is a single command with none behind it.
         self.is_single = False
@@ -52,7 +54,7 @@ class Committer:
 
     Where possible, statements run on the event loop, where they cost least, and a thread waits for the fsync or for the
     database while the next batch collects. While the disk is quick, a single command waits for the fsync on the loop,
-    because the switch to a thread and back takes longer.
+    because the switch to a thread and back takes longer, and without a transaction if the store can.
     """
 
     def __init__(self, store: CommandSink, undo: Undo | None = None, *, depth_max: int = 20_000) -> None:
@@ -102,8 +104,35 @@ class Committer:
         lane = self._lanes[self._store.lane(command)]
         lane.waiting.append((command, future))
         self._waiting += 1
-        if lane.running is None:
+        if lane.running is None and not lane.is_starting:
+            lane.is_starting = True
+            asyncio.get_running_loop().call_soon(self._start, lane)
+
+    def _start(self, lane: _TaskLane) -> None:
+        lane.is_starting = False
+        if len(lane.waiting) != 1 or not self._execute_alone(lane):
             lane.running = asyncio.get_running_loop().create_task(self._run(lane))
+
+    def _execute_alone(self, lane: _TaskLane) -> bool:
+        """Execute the only pending command here and now; return False if it needs a transaction or a thread."""
+        command, future = lane.waiting[0]
+        if (command.durable and not lane.is_disk_quick) or future.cancelled():
+            return False
+        lane.waiting.clear()
+        started = time.perf_counter()
+        outcome: Any
+        try:
+            outcome = self._store.apply_now(command)
+        except Exception as error:
+            outcome = error
+        if outcome is None:
+            lane.waiting.append((command, future))
+            return False
+        self._waiting -= 1
+        if command.durable:
+            lane.is_disk_quick = time.perf_counter() - started < QUICK_SECONDS
+        self._resolve([(command, future)], [outcome], started)
+        return True
 
     async def _run(self, lane: _TaskLane) -> None:
         try:
@@ -184,6 +213,8 @@ class Committer:
     async def close(self) -> None:
         """Finish the accepted commands, then stop."""
         self._closed = True
+        while any(lane.is_starting for lane in self._lanes):
+            await asyncio.sleep(0)
         while running := [lane.running for lane in self._lanes if lane.running is not None]:
             await asyncio.wait(running)
         for lane in self._lanes:

@@ -72,6 +72,9 @@ class _Lanes:
     def prepare(self, commands: Sequence[Command[Any]]) -> None:
         """Return None: every statement waits for the database."""
 
+    def apply_now(self, command: Command[Any]) -> None:
+        """Return None, like `prepare`."""
+
 
 class PostgresStreams:
     def __init__(

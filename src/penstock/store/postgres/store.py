@@ -332,6 +332,9 @@ class PostgresStore:
         """Return None always: every statement waits for the database."""
         return None
 
+    def apply_now(self, command: Command[Any]) -> None:
+        """Return None always, like `prepare`."""
+
     def push_statement(self, command: Push) -> PushStatement:
         """Return a statement that pushes in a transaction of the caller; `pushed` reads its result."""
         self._pool.check_open()

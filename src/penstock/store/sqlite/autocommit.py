@@ -1,8 +1,9 @@
 """Runs a push, lease or ack of one plain message as a single statement that commits itself.
 
 In a transaction most of the cost would be around the command: begin, check for other writers, write counters, commit.
-Here the statement itself checks that this process is still the last writer of the file, and has no effect otherwise. A
-trigger does the four parts of an ack. Each function returns None if the command needs a transaction.
+Here the statement itself checks that this process is still the last writer of the file, and has no effect otherwise.
+Triggers do the two parts of a push with a request key and the parts of an ack. Each function returns None if the
+command needs a transaction.
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ from penstock.core.sql_files import load_sql
 from penstock.journal.events import Kind
 from penstock.journal.recording import record_leased_plain, record_pushed
 from penstock.store.common import CONTENT_CODES, new_token
+from penstock.store.request_dedup import REQUEST_KEY, REQUEST_WINDOW_MS
 from penstock.store.sqlite.lease import PLAIN, plain_deliveries
 from penstock.store.sqlite.transaction import FORGET_EVERY, SqliteTransaction
 
 SQL = load_sql("penstock.store.sqlite", "autocommit")
-PUSH, LEASE, ACK = SQL["push"], SQL["lease"], SQL["ack"]
+PUSH, PUSH_ONCE, LEASE, ACK = SQL["push"], SQL["push_once"], SQL["lease"], SQL["ack"]
 OK = Settled.OK
 NO_JOURNAL_ROW = (0, 0, None)
 
 
-def prepare_acks(connection: sqlite3.Connection) -> None:
-    """Create the temporary trigger for acks on this connection; the schema of the file does not change."""
-    connection.executescript(SQL["acks"])
+def create_triggers(connection: sqlite3.Connection) -> None:
+    """Create the temporary triggers on this connection; the schema of the file does not change."""
+    connection.executescript(SQL["triggers"])
 
 
 def push_autocommit(tx: SqliteTransaction, command: Push) -> PushOutcome | None:
     queue = tx.ahead(command.queue)
-    if queue is None or len(command.messages) != 1 or command.request_key is not None or tx.last_id < 0:
+    if queue is None or len(command.messages) != 1 or tx.last_id < 0:
         return None
     message, options = command.messages[0], queue.options
     if message.priority or message.key is not None or message.headers is not None or message.ttl_ms is not None:
@@ -51,8 +53,16 @@ def push_autocommit(tx: SqliteTransaction, command: Push) -> PushOutcome | None:
     queue.check_new_ids(message_id, 1)
     content = 0 if message.content is Content.BYTES else CONTENT_CODES[message.content]
     row_key = queue.plain_start | message_id
-    if not tx.execute(PUSH, (row_key, now, content, payload, tx.writer)).rowcount:
-        return None
+    if command.request_key is None:
+        if not tx.execute(PUSH, (row_key, now, content, payload, tx.writer)).rowcount:
+            return None
+    else:
+        # A repeated request violates the primary key, and the transaction that follows finds its first result.
+        once = (0 if command.global_keys else queue.id, REQUEST_KEY + command.request_key, message_id)
+        before = tx.connection.total_changes
+        tx.execute(PUSH_ONCE, (row_key, now, content, payload, *once, now + REQUEST_WINDOW_MS, tx.writer))
+        if tx.connection.total_changes == before:
+            return None
     row = (row_key, now, None, 0, content, None, None, payload)
     queue.only = None if queue.ready else row
     tx.last_id = queue.last_id = message_id

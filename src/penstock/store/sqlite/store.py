@@ -27,7 +27,7 @@ from penstock.errors import (
 )
 from penstock.group_commit.interface import SingleLane
 from penstock.store.request_dedup import RequestWindow
-from penstock.store.sqlite.autocommit import AUTOCOMMIT, AutocommitHandler, prepare_acks
+from penstock.store.sqlite.autocommit import AUTOCOMMIT, create_triggers
 from penstock.store.sqlite.backup import backup
 from penstock.store.sqlite.caller_transaction import joined
 from penstock.store.sqlite.connection import (
@@ -111,7 +111,7 @@ class SqliteStore(ReadMixin, SingleLane):
             writer.close()
             raise
         self._writer = writer
-        prepare_acks(writer)
+        create_triggers(writer)
         self._transaction = SqliteTransaction(writer, self.store_id, self._past_requests)
         self._version = -1
         self._synchronous: bool | None = None
@@ -197,13 +197,8 @@ class SqliteStore(ReadMixin, SingleLane):
             if not self._writer_open:
                 self._open_writer()
             try:
-                if (
-                    len(commands) == 1
-                    and self._transaction.is_writer
-                    and not self._fsync_failure
-                    and (handler := AUTOCOMMIT.get(type(commands[0])))
-                ):
-                    outcome = self._run_autocommit(handler, commands[0])
+                if len(commands) == 1:
+                    outcome = self._run_autocommit(commands[0])
                     if outcome is not None:
                         return [outcome]
                 return self._apply(commands)
@@ -231,9 +226,22 @@ class SqliteStore(ReadMixin, SingleLane):
         except sqlite3.Error as error:
             raise self._translate(error) from error
 
-    def _run_autocommit(self, handler: AutocommitHandler, command: Command[Any]) -> Any:
+    def apply_now(self, command: Command[Any]) -> Any:
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self._run_autocommit(command) if self._writer_open else None
+        except sqlite3.Error as error:
+            raise self._translate(error) from error
+        finally:
+            self._lock.release()
+
+    def _run_autocommit(self, command: Command[Any]) -> Any:
         """Return the outcome, or None if this command needs a transaction."""
         tx = self._transaction
+        handler = AUTOCOMMIT.get(type(command))
+        if handler is None or not tx.is_writer or self._fsync_failure:
+            return None
         durable = command.durable and self.durability == "full"
         self._set_durability(durable)
         tx.now = tx.journal.now = self._clock()

@@ -2,6 +2,10 @@
 INSERT INTO penstock_message (place, created_at, available_at, priority, content, key, headers, payload)
 SELECT ?, ?, NULL, 0, ?, NULL, NULL, ? WHERE (SELECT value FROM penstock_setting WHERE name = 'writer') = ?
 
+-- :push_once
+INSERT INTO temp.penstock_push SELECT ?, ?, ?, ?, ?, ?, ?, ?
+ WHERE (SELECT value FROM penstock_setting WHERE name = 'writer') = ?
+
 -- :lease
 INSERT INTO penstock_single_lease (id, place, queue_id, token, leased_at, leased_until, attempts, first_leased_at, worker)
 SELECT ?, ?, ?, ?, ?, ?, 1, ?, ? WHERE (SELECT value FROM penstock_setting WHERE name = 'writer') = ?
@@ -10,7 +14,16 @@ SELECT ?, ?, ?, ?, ?, ?, 1, ?, ? WHERE (SELECT value FROM penstock_setting WHERE
 INSERT INTO temp.penstock_ack SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
  WHERE (SELECT value FROM penstock_setting WHERE name = 'writer') = ?
 
--- :acks
+-- :triggers
+-- Parameters: the row of the message, and the key of the request. A request that is repeated fails.
+CREATE TEMP VIEW penstock_push (place, created_at, content, payload, space, key, id, expires_at)
+    AS SELECT 0, 0, 0, 0, 0, 0, 0, 0;
+CREATE TEMP TRIGGER penstock_push_once INSTEAD OF INSERT ON penstock_push BEGIN
+  INSERT INTO penstock_key (space, key, id, place, created_at, expires_at, check_at)
+  VALUES (NEW.space, NEW.key, NEW.id, -1, NEW.created_at, NEW.expires_at, NEW.expires_at);
+  INSERT INTO penstock_message (place, created_at, available_at, priority, content, key, headers, payload)
+  VALUES (NEW.place, NEW.created_at, NULL, 0, NEW.content, NULL, NULL, NEW.payload);
+END;
 -- Parameters: the new counters, the lease and the message to delete, the journal row if there is one, and the minute.
 CREATE TEMP VIEW penstock_ack (archived, cursor, last_id, leased, n_acked, n_leased, n_pushed, newest_at, ready, queue_id,
                                leased_until, id, token, place, first_offset, records, bytes, minute)
