@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import Enum
-from functools import lru_cache
 from typing import Literal
 
 from penstock.wire.http_errors import HttpError
@@ -16,7 +15,6 @@ from penstock.wire.http_errors import HttpError
 HEAD_BYTES_MAX = 64 << 10
 HEADERS_MAX = 100
 CHUNK_LINE_BYTES_MAX = 4 << 10
-CACHED_BYTES_MAX = 1 << 10
 
 TOKEN = rb"[-!#$%&'*+.^_`|~0-9A-Za-z]"
 FIELDS = rb"(?:%s++:[^\0-\x08\x0a-\x1f\x7f]*+\r\n)*+" % TOKEN
@@ -42,8 +40,6 @@ END = End.END
 
 
 class Head:
-    """The request line and headers. Requests share it, so it must not be changed."""
-
     __slots__ = ("expects_continue", "headers", "is_http_1_1", "keep_alive", "method", "path", "query")
 
     def __init__(self, method: bytes, target: bytes, minor: bytes, headers: dict[bytes, bytes]) -> None:
@@ -118,8 +114,14 @@ class RequestParser:
             self._check_beginning()
             return None
         self._has_line = False
-        text = self._take(end + 4)
-        head = _cached_head(text) if len(text) <= CACHED_BYTES_MAX else _parse_head(text)
+        found = HEAD.fullmatch(text := self._take(end + 4))
+        if found is None:
+            raise _not_a_head(text)
+        method, target, minor, fields = found.groups()
+        headers = _headers(fields)
+        if minor == b"1" and b"host" not in headers:
+            raise malformed("missing Host header; HTTP/1.1 requires one")
+        head = Head(method, target, minor, headers)
         self._begin_body(head)
         return head
 
@@ -212,21 +214,6 @@ class RequestParser:
 
 def malformed(reason: str) -> HttpError:
     return HttpError(400, "malformed_request", reason)
-
-
-def _parse_head(text: bytes) -> Head:
-    found = HEAD.fullmatch(text)
-    if found is None:
-        raise _not_a_head(text)
-    method, target, minor, fields = found.groups()
-    headers = _headers(fields)
-    if minor == b"1" and b"host" not in headers:
-        raise malformed("missing Host header; HTTP/1.1 requires one")
-    return Head(method, target, minor, headers)
-
-
-# Clients repeat the same heads again and again.
-_cached_head = lru_cache(maxsize=256)(_parse_head)
 
 
 def _headers(fields: bytes) -> dict[bytes, bytes]:
