@@ -124,7 +124,10 @@ def backoff_ms(options: QueueOptions, message_id: int, attempts: int) -> int:
 decode_options = options_decoder(QueueOptions)
 
 
-class PushItem(Struct, kw_only=True, gc=False):
+# The binary form of the queue API encodes PushItem and Delivery as arrays: add fields at the end only, with a default.
+
+
+class PushItem(Struct, kw_only=True, gc=False, array_like=True):
     """A message to push."""
 
     payload: bytes
@@ -187,7 +190,7 @@ class Failure(Struct, gc=False, omit_defaults=True):
     """Traceback, if the consumer sent one; only `get` of one message reads it."""
 
 
-class Delivery(Struct, kw_only=True, gc=False):
+class Delivery(Struct, kw_only=True, gc=False, array_like=True):
     """A message leased to one consumer until `leased_until`. A taken message is already done and has no token."""
 
     id: int

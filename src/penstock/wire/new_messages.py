@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.core.model import Content, PushItem, system_clock
 from penstock.wire import payloads
+from penstock.wire.binary_batches import BinaryMessage
 from penstock.wire.payloads import TRANSACTION_ID
 from penstock.wire.queues import ImportedMessage, PushBody, PushOne
 from penstock.wire.signatures import SIGNATURE_NAME, check_signature
@@ -16,13 +17,7 @@ from penstock.wire.signatures import SIGNATURE_NAME, check_signature
 def new_message(sent: PushOne | PushBody, secret: str | None, traceparent: str | None = None) -> PushItem:
     assert isinstance(sent.payload, msgspec.Raw)
     payload, content = payloads.read(sent.payload, sent.encoding)
-    headers = without_transaction_id(sent.headers)
-    if traceparent is not None and (headers is None or "traceparent" not in headers):
-        headers = {**(headers or {}), "traceparent": traceparent}
-    if secret is not None:
-        check_signature(secret, payload, sent.signature)
-    if sent.signature is not None:
-        headers = {**(headers or {}), SIGNATURE_NAME: sent.signature}
+    headers = _stored_headers(payload, sent.headers, sent.signature, secret, traceparent)
     return PushItem(
         payload=payload,
         content=content,
@@ -32,6 +27,29 @@ def new_message(sent: PushOne | PushBody, secret: str | None, traceparent: str |
         key=sent.idempotency_key,
         headers=headers,
     )
+
+
+def add_headers(messages: Sequence[BinaryMessage], secret: str | None, traceparent: str | None) -> None:
+    """Set the headers to store with the messages of a binary batch."""
+    sent_alone = secret is None and traceparent is None
+    for message in messages:
+        if sent_alone and message.headers is None and message.signature is None:
+            continue
+        message.headers = _stored_headers(message.payload, message.headers, message.signature, secret, traceparent)
+
+
+def _stored_headers(
+    payload: bytes, headers: dict[str, str] | None, signature: str | None, secret: str | None, traceparent: str | None
+) -> dict[str, str] | None:
+    """Return the headers to store: those sent, the caller's trace context and the signature, which is checked."""
+    headers = without_transaction_id(headers)
+    if traceparent is not None and (headers is None or "traceparent" not in headers):
+        headers = {**(headers or {}), "traceparent": traceparent}
+    if secret is not None:
+        check_signature(secret, payload, signature)
+    if signature is not None:
+        headers = {**(headers or {}), SIGNATURE_NAME: signature}
+    return headers
 
 
 def without_transaction_id(headers: dict[str, str] | None) -> dict[str, str] | None:

@@ -30,6 +30,8 @@ from penstock.core.model import (
 Key = Annotated[str, Meta(min_length=1, max_length=512)]
 MessageId = Annotated[int, Meta(ge=1, le=2**44)]
 DelayMs = Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)]
+TtlMs = Annotated[int, Meta(ge=1, le=DELAY_MS_MAX)]
+Priority = Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
 LeaseMs = Annotated[int, Meta(ge=1, le=LEASE_MS_MAX)]
 ErrorText = Annotated[str, Meta(max_length=65_536)]
 # In responses. The enumerations are for OpenAPI; a client accepts any text.
@@ -79,9 +81,9 @@ class PushOne(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=Tr
     payload: msgspec.Raw
     encoding: Literal["base64", "text"] | None = None
     """Encoding of a payload that is not JSON: bytes as base64, or text as a string."""
-    priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
+    priority: Priority = 0
     delay_ms: DelayMs | None = None
-    ttl_ms: Annotated[int, Meta(ge=1, le=DELAY_MS_MAX)] | None = None
+    ttl_ms: TtlMs | None = None
     idempotency_key: Key | None = None
     headers: dict[str, str] | None = None
     signature: str | None = None
@@ -93,9 +95,9 @@ class PushBody(Struct, forbid_unknown_fields=True, kw_only=True):
     payload: msgspec.Raw | UnsetType = UNSET
     encoding: Literal["base64", "text"] | None = None
     """Encoding of a payload that is not JSON: bytes as base64, or text as a string."""
-    priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
+    priority: Priority = 0
     delay_ms: DelayMs | None = None
-    ttl_ms: Annotated[int, Meta(ge=1, le=DELAY_MS_MAX)] | None = None
+    ttl_ms: TtlMs | None = None
     idempotency_key: Key | None = None
     headers: dict[str, str] | None = None
     signature: str | None = None

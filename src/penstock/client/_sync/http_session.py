@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.client._sync.retry import Retry
+from penstock.client.batches import ACCEPT_BINARY, BatchBody, BatchDecoder, is_binary
 from penstock.client.connection_threads import Connections
 from penstock.client.http11 import HttpResponse, encode_request
 from penstock.client.response_errors import error_of, retry_after_ms
@@ -25,6 +26,7 @@ from penstock.errors import (
     TryLater,
     Unreachable,
 )
+from penstock.wire.binary_batches import MSGPACK
 
 log = logging.getLogger("penstock.client")
 T = TypeVar("T")
@@ -53,6 +55,8 @@ class Session:
         self._connect_timeout = connect_timeout
         self._retry_for = retry_for
         self._is_lost = False
+        # None until a response tells that the server knows binary batches; False once a server refused one.
+        self._sends_binary: bool | None = None
 
     def request(
         self,
@@ -77,7 +81,12 @@ class Session:
         every request. A body of bytes is sent as it is.
         """
         headers += self.headers
-        request = encode_request(method, self.base_path + path, headers, _body(method, body), content_type)
+        sends_binary = isinstance(body, BatchBody) and self._sends_binary is True
+        if sends_binary:
+            content_type = MSGPACK
+        request = encode_request(
+            method, self.base_path + path, headers, _body(method, body, sends_binary), content_type
+        )
         retry_seconds = self._retry_for if retry_for is None else retry_for
         retry = Retry(retry_seconds)
         reach = retry if patient else Retry(min(self._connect_timeout, retry_seconds))
@@ -98,9 +107,15 @@ class Session:
                 continue
             self._is_lost = False
             if answer.status < 300:
+                if self._sends_binary is None and is_binary(answer):
+                    self._sends_binary = True
                 return answer, repeated
             if answer.status < 400:
                 raise self._redirected(answer)
+            if answer.status == 415 and sends_binary:  # An older server, which has not read the body.
+                self._sends_binary = sends_binary = False
+                request = encode_request(method, self.base_path + path, headers, _body(method, body, False))
+                continue
             error = error_of(answer, queue, self.where)
             if error.maybe_done or answer.status in GATEWAY_ERRORS:
                 error.maybe_done = repeated = True
@@ -136,6 +151,16 @@ class Session:
         except RequestFailed as failure:
             return failure
 
+    def get_batch(
+        self, kind: BatchDecoder[T], method: str, path: str, body: Any = None, **how: Any
+    ) -> tuple[T, bool]:
+        """Return the batch, and whether an earlier attempt may have succeeded as well."""
+        answer, repeated = self.request(method, path, body, headers=ACCEPT_BINARY, **how)
+        try:
+            return kind.decode(answer), repeated
+        except ValueError as error:
+            raise self._undecodable(answer, error) from None
+
     def get(self, kind: msgspec.json.Decoder[T], method: str, path: str, body: Any = None, **how: Any) -> T:
         answer, _ = self.request(method, path, body, **how)
         return self.read(kind, answer)
@@ -144,11 +169,14 @@ class Session:
         try:
             return kind.decode(answer.body)
         except msgspec.MsgspecError as error:
-            raise ServerFault(
-                f"cannot decode the response of {self.where}: {error}",
-                status=answer.status,
-                hint="is that a Penstock server of this version?",
-            ) from None
+            raise self._undecodable(answer, error) from None
+
+    def _undecodable(self, answer: HttpResponse, error: Exception) -> ServerFault:
+        return ServerFault(
+            f"cannot decode the response of {self.where}: {error}",
+            status=answer.status,
+            hint="is that a Penstock server of this version?",
+        )
 
     def close(self) -> None:
         self.connections.close()
@@ -159,12 +187,14 @@ def _is_transient(status: int) -> bool:
     return status == 429 or status >= 500
 
 
-def _body(method: str, body: Any) -> bytes | None:
+def _body(method: str, body: Any, sends_binary: bool) -> bytes | None:
     if isinstance(body, bytes):
         return body
     if body is not None:
         try:
+            if isinstance(body, BatchBody):
+                return body.binary() if sends_binary else msgspec.json.encode(body.json())
             return msgspec.json.encode(body)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InvalidInput(f"cannot encode the request as JSON: {error}") from None
+            raise InvalidInput(f"cannot encode the request: {error}") from None
     return b"" if method == "POST" else None

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from penstock.client import queue_json
+from penstock.client import batches, queue_json
 from penstock.client._sync.batcher import RequestBatcher
 from penstock.client._sync.http_session import MAYBE, Session
 from penstock.client._sync.poller import Poller
@@ -99,12 +99,9 @@ class HttpTransport:
     ) -> list[list[Receipt] | Exception]:
         """Send all in one request; if the server refuses it because of one part, send each part on its own."""
         alone = len(batch) == 1
-        body = {
-            "messages": [queue_json.push_one(message) for messages in batch for message in messages],
-            "request_key": key,
-        }
+        body = batches.push_body(batch, key)
         try:
-            pushed = self.session.get(queue_json.pushed, "POST", path, body, queue=queue, share=not alone)
+            pushed, _ = self.session.get_batch(batches.pushed, "POST", path, body, queue=queue, share=not alone)
         except (InvalidInput, QueueFull, RateLimited) as error:
             if alone or error.maybe_done:  # Sent again in parts, with other keys, a message could be added twice.
                 return [error] * len(batch)
@@ -147,11 +144,12 @@ class HttpTransport:
     def _new_poller(self, queue: str, lease_ms: int | None, worker: str | None) -> Poller:
         path = f"{_path(queue)}/poll?" + ("" if lease_ms is None else f"visibility_ms={lease_ms}&")
         path += "" if worker is None else f"worker={quote(worker, safe='')}&"
+        decoder = batches.polled(queue)
 
         def poll(limit: int, wait_seconds: float, interrupt: Interrupt | None) -> list[Delivery]:
             target = f"{path}batch={limit}&wait_ms={round(wait_seconds * 1000)}"
-            found = self.session.get(
-                queue_json.polled,
+            found, _ = self.session.get_batch(
+                decoder,
                 "POST",
                 target,
                 queue=queue,
@@ -159,7 +157,7 @@ class HttpTransport:
                 interrupt=interrupt,
                 patient=worker is not None,
             )
-            return [queue_json.delivery(message, queue) for message in found.messages]
+            return found
 
         def release(messages: list[Delivery]) -> None:
             items = [SettleItem(message.id, message.token) for message in messages]
@@ -200,20 +198,21 @@ class HttpTransport:
         """Return the results, and whether an earlier attempt may have succeeded as well."""
         if not items:
             return [], False
-        body: dict[str, Any] = {"items": [queue_json.settle_one(item) for item in items]}
-        if lease_ms is not None:
-            body["ms"] = lease_ms
         path = f"{_path(queue)}/{verb}"
         try:
-            answer, repeated = self.session.request(
-                "POST", path, body, queue=queue, retry_for=retry_for, patient=True
+            return self.session.get_batch(
+                batches.settled,
+                "POST",
+                path,
+                batches.settle_body(verb, items, lease_ms),
+                queue=queue,
+                retry_for=retry_for,
+                patient=True,
             )
         except LeaseLost:
             return [Settled.STALE], False
         except UnknownMessage:
             return [Settled.UNKNOWN], False
-        results = self.session.read(queue_json.settled, answer).results
-        return [queue_json.settle_result(one.result) for one in results], repeated
 
     def settle_one(self, verb: str, queue: str, item: SettleItem) -> Settled:
         """Settle one item, batched with concurrent calls."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from re import compile as pattern
@@ -15,6 +15,8 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from penstock.core.model import Delivery
+from penstock.wire import binary_batches
+from penstock.wire.binary_batches import MSGPACK
 from penstock.wire.http_errors import HttpError
 from penstock.wire.strict_json import QUICK_BYTES, decode, invalid
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # One thread, so that many large bodies at once leave CPU time and the other threads to other requests.
-_json_thread = ThreadPoolExecutor(1, thread_name_prefix="json")
+_body_thread = ThreadPoolExecutor(1, thread_name_prefix="body")
 # Parameters that go into SQL unchanged. PostgreSQL rejects a NUL in them, so every server does.
 LOOKED_UP = ("prefix", "after", "contains")
 REMEMBERED_BYTES_MAX = 256
@@ -66,6 +68,10 @@ _encode = msgspec.json.Encoder().encode
 
 def reply(value: Any, status: int = 200, *, rows: int | None = None) -> Response:
     return Response(status, _encode(value), rows=rows)
+
+
+def reply_binary(value: Any, status: int = 200, *, rows: int | None = None) -> Response:
+    return Response(status, binary_batches.encode(value), content_type=MSGPACK, rows=rows)
 
 
 class Exchange(Protocol):
@@ -217,6 +223,25 @@ class Request:
         value = self.headers.get(b"content-type")
         return b"" if value is None else value.partition(b";")[0].strip().lower()
 
+    @property
+    def is_binary(self) -> bool:
+        """True if the body is a binary batch."""
+        return self.content_type() == MSGPACK
+
+    @property
+    def wants_binary(self) -> bool:
+        """True if the response may be a binary batch. Errors are always JSON."""
+        return MSGPACK in self.headers.get(b"accept", b"")
+
+    async def binary(self, decode: Callable[[bytes], T], default: T | None = None) -> T:
+        """Decode the body as a binary batch; an empty body gives the `default`, if there is one."""
+        body = await self.body()
+        if default is not None and not body:
+            return default
+        if len(body) <= QUICK_BYTES:
+            return decode(body)
+        return await asyncio.get_running_loop().run_in_executor(_body_thread, decode, body)
+
     async def json(self, decoder: msgspec.json.Decoder[T], default: T | None = None) -> T:
         """Decode the body as JSON; an empty body gives the `default`, if there is one."""
         if default is None:
@@ -244,7 +269,7 @@ async def decode_fairly(body: bytes, decoder: msgspec.json.Decoder[T], value_byt
     if len(body) <= QUICK_BYTES:
         return decode(body, decoder, value_bytes_max=value_bytes_max)
     work = partial(decode, body, decoder, value_bytes_max=value_bytes_max)
-    return await asyncio.get_running_loop().run_in_executor(_json_thread, work)
+    return await asyncio.get_running_loop().run_in_executor(_body_thread, work)
 
 
 def _parse_query(query_string: bytes, kind: Any) -> Any:

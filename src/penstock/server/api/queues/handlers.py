@@ -20,11 +20,19 @@ from penstock.server.api.queues.ndjson import QueueStreams
 from penstock.server.api.queues.routes import queue_routes
 from penstock.server.auth import Gate
 from penstock.server.event_stream import EventBroadcaster
-from penstock.server.http.messages import Request, Response, reply
+from penstock.server.http.messages import Request, Response, reply, reply_binary
 from penstock.server.routing import Route
 from penstock.server.signatures import SIGNATURE_HEADER, Signatures
+from penstock.wire.binary_batches import (
+    BinaryPoll,
+    BinaryPolled,
+    BinaryPushed,
+    decode_ack,
+    decode_poll,
+    decode_push,
+)
 from penstock.wire.http_errors import HttpError
-from penstock.wire.new_messages import new_message
+from penstock.wire.new_messages import add_headers, new_message
 from penstock.wire.queue_views import message_view, polled_message, pushed_many, queue_view, stats_view
 from penstock.wire.queues import (
     AckBody,
@@ -164,20 +172,18 @@ class Queues:
         queue = request.params["queue"]
         if request.content_type() == b"application/x-ndjson":
             return await self.streams.push(request, queue)
+        if request.is_binary:
+            push = await request.binary(decode_push)
+            key = _request_key(request, push.request_key)
+            add_headers(push.messages, await self._signatures.secret(queue), request.traceparent)
+            return await self._push_batch(request, queue, push.messages, key)
         body = await request.json(push_body)
-        key = request.header(b"idempotency-key")
-        signature = request.header(SIGNATURE_HEADER)
         if body.messages is not msgspec.UNSET:
             if body.payload is not msgspec.UNSET:
                 raise HttpError(422, "invalid_value", "send payload or messages, not both", field="messages")
-            if signature is not None:
-                raise HttpError(
-                    422, "invalid_value", "with messages, each message carries its own signature", field="messages"
-                )
-            body.request_key = _one_of(key, body.request_key, "Idempotency-Key", "request_key")
+            key = _request_key(request, body.request_key)
             messages = await self._new_messages(request, queue, body.messages)
-            receipts = await self._broker.push(queue, messages, request_key=body.request_key)
-            return reply(pushed_many(receipts), 201, rows=len(receipts))
+            return await self._push_batch(request, queue, messages, key)
         if body.payload is msgspec.UNSET:
             raise HttpError(422, "invalid_value", "missing payload or messages", field="payload")
         if body.request_key is not None:
@@ -187,11 +193,22 @@ class Queues:
                 "request_key needs messages; a single message has an idempotency_key",
                 field="request_key",
             )
-        body.idempotency_key = _one_of(key, body.idempotency_key, "Idempotency-Key", "idempotency_key")
-        body.signature = _one_of(signature, body.signature, "X-Penstock-Signature", "signature")
+        body.idempotency_key = _one_of(
+            request.header(b"idempotency-key"), body.idempotency_key, "Idempotency-Key", "idempotency_key"
+        )
+        body.signature = _one_of(request.header(SIGNATURE_HEADER), body.signature, "X-Penstock-Signature", "signature")
         [receipt] = await self._broker.push(queue, await self._new_messages(request, queue, [body]))
         answer = PushedOne(receipt.id, receipt.id, receipt.uuid, receipt.duplicate)
         return reply(answer, 200 if receipt.duplicate else 201, rows=1)
+
+    async def _push_batch(
+        self, request: Request, queue: str, messages: Sequence[PushItem], request_key: str | None
+    ) -> Response:
+        receipts = await self._broker.push(queue, messages, request_key=request_key)
+        pushed = pushed_many(receipts)
+        if request.wants_binary:
+            return reply_binary(BinaryPushed(pushed.message_ids, pushed.duplicates), 201, rows=len(receipts))
+        return reply(pushed, 201, rows=len(receipts))
 
     async def _new_messages(self, request: Request, queue: str, sent: Sequence[PushOne | PushBody]) -> list[PushItem]:
         secret = await self._signatures.secret(queue)
@@ -203,7 +220,10 @@ class Queues:
     async def poll(self, request: Request) -> Response:
         query = request.query(PollQuery)
         queue = request.params["queue"]
-        body = await request.json(poll_body, PollBody())
+        if request.is_binary:
+            body: PollBody | BinaryPoll = await request.binary(decode_poll, BinaryPoll())
+        else:
+            body = await request.json(poll_body, PollBody())
         acking = await self._submit_acks(request, queue, body)
         try:
             messages = await poll(
@@ -218,9 +238,13 @@ class Queues:
             )
         finally:
             acked = [*await acking] if acking is not None else None
+        if request.wants_binary:
+            return reply_binary(BinaryPolled(messages, acked), rows=len(messages))
         return reply(Polled([polled_message(message) for message in messages], acked), rows=len(messages))
 
-    async def _submit_acks(self, request: Request, queue: str, body: PollBody) -> asyncio.Future[list[Settled]] | None:
+    async def _submit_acks(
+        self, request: Request, queue: str, body: PollBody | BinaryPoll
+    ) -> asyncio.Future[list[Settled]] | None:
         """Submit acks before the lease, so that both share one commit."""
         if not body.acks:
             return None
@@ -231,10 +255,13 @@ class Queues:
         return acking
 
     async def ack(self, request: Request) -> Response:
-        body = await request.json(ack_body)
+        if request.is_binary:
+            body = AckBody(items=[*(await request.binary(decode_ack)).items])
+        else:
+            body = await request.json(ack_body)
         items = translation.settle_items(request, body)
         results = await self._broker.ack(request.params["queue"], items)
-        return translation.settled(body, items, results)
+        return translation.settled(body, items, results, binary=request.wants_binary)
 
     async def nack(self, request: Request) -> Response:
         body = await request.json(nack_body)
@@ -358,6 +385,13 @@ class Queues:
             raise HttpError(404, "unknown_key", "there is no such key on this queue")
         self._gate.forget_keys()
         return reply(Done())
+
+
+def _request_key(request: Request, sent: str | None) -> str | None:
+    """Return the key of a batch; raise if its signature is in the header, where that of a single message is."""
+    if request.header(SIGNATURE_HEADER) is not None:
+        raise HttpError(422, "invalid_value", "with messages, each message carries its own signature", field="messages")
+    return _one_of(request.header(b"idempotency-key"), sent, "Idempotency-Key", "request_key")
 
 
 def _one_of(header: bytes | None, value: str | None, header_name: str, field: str) -> str | None:

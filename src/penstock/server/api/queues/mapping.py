@@ -10,7 +10,8 @@ import msgspec
 from penstock.core.commands import SettleItem
 from penstock.core.ids import DLQ_SUFFIX
 from penstock.core.model import State
-from penstock.server.http.messages import Request, Response, reply
+from penstock.server.http.messages import Request, Response, reply, reply_binary
+from penstock.wire.binary_batches import BinarySettled
 from penstock.wire.http_errors import HttpError
 from penstock.wire.queues import SettledItems, SettledOne
 
@@ -70,6 +71,7 @@ def settled(
     *,
     states: Sequence[State | None] = (),
     leased_until: int | None = None,
+    binary: bool = False,
 ) -> Response:
     """Return the results of `items`; raise the error of a single item that failed."""
     if body.items is msgspec.UNSET:
@@ -77,6 +79,8 @@ def settled(
             raise HttpError(409, "lease_lost", f"the lease on message {items[0].id} is no longer yours")
         if results[0] == "unknown":
             raise HttpError(404, "unknown_message", f"message {items[0].id} does not exist")
+    if binary:
+        return reply_binary(BinarySettled(results), rows=len(results))
     shown = [
         SettledOne(item.id, result, states[number] if states else None)
         for number, (item, result) in enumerate(zip(items, results, strict=True))

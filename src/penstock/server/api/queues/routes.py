@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from penstock.server.routing import Route
 from penstock.wire import queues as shapes
+from penstock.wire.binary_batches import MSGPACK
 
 if TYPE_CHECKING:
     from penstock.server.api.queues.handlers import Queues
 
 QUEUE = "/queues/{queue}"
 NDJSON = "application/x-ndjson"
+BINARY = MSGPACK.decode()
 
 
 def queue_routes(api: Queues) -> list[Route]:
@@ -54,11 +56,11 @@ def queue_routes(api: Queues) -> list[Route]:
             "POST",
             f"{QUEUE}/messages",
             api.push,
-            "Push one or many messages, or NDJSON; 200 for a duplicate",
+            "Push one or many messages, NDJSON or a binary batch; 200 for a duplicate",
             "push",
             body=shapes.PushBody,
-            body_types=("application/json", NDJSON),
-            answers={201: (shapes.PushedOne, shapes.PushedMany), 200: shapes.PushedOne},
+            body_types=("application/json", NDJSON, BINARY),
+            answers={201: (shapes.PushedOne, shapes.PushedMany, BINARY), 200: shapes.PushedOne},
             headers=("Idempotency-Key", "X-Penstock-Signature", "traceparent"),
         ),
         call(
@@ -70,8 +72,9 @@ def queue_routes(api: Queues) -> list[Route]:
             "consume",
             query=shapes.PollQuery,
             body=shapes.PollBody,
+            body_types=("application/json", BINARY),
             body_required=False,
-            answers={200: shapes.Polled},
+            answers={200: (shapes.Polled, BINARY)},
             hands_out=True,
         ),
         call(
@@ -81,7 +84,8 @@ def queue_routes(api: Queues) -> list[Route]:
             "Acknowledge messages as done; they are archived or deleted",
             "consume",
             body=shapes.AckBody,
-            answers={200: shapes.SettledItems},
+            body_types=("application/json", BINARY),
+            answers={200: (shapes.SettledItems, BINARY)},
             errors=(409,),
         ),
         call(
