@@ -12,6 +12,7 @@ from py4j.protocol import Py4JJavaError
 
 from penstock.core.model import Delivery
 from penstock.errors import InvalidInput
+from penstock.journal.events import BODY_BYTES_MAX
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.lake.tables import BRONZE, SILVER
 from penstock.pipeline.replay import count_too_large, pushed_messages, rows_of_files, stage_frame, with_lives
@@ -86,12 +87,10 @@ def test_a_file_that_was_put_right_is_loaded_by_the_same_command(spark: Any, wor
     assert [message.priority for message in loaded(spark, work, file)] == [1, 2]
 
 
-def test_a_body_that_the_journal_did_not_keep_is_left_out_and_counted(
-    spark: Any, work: Work, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.journal.recording.BODY_BYTES_MAX", 10)
-    work.push("small", "larger than that", "", queue="from")
-    work.push("also too large", queue="elsewhere")
+def test_a_body_that_the_journal_did_not_keep_is_left_out_and_counted(spark: Any, work: Work, lake: Lake) -> None:
+    large = "x" * (BODY_BYTES_MAX + 1)
+    work.push("small", large, "", queue="from")
+    work.push(large, queue="elsewhere")
     with Pipeline(spark, work.drained(), lake) as pipeline:
         list(pipeline.steps())
     events, lives = lake[BRONZE].read(spark), lake[SILVER].read(spark)
