@@ -1,8 +1,8 @@
-"""The proof: faults, a soak, load past saturation and nonsense, on both stores, and one report.
+"""Runs the proof: faults, a soak test, overload and fuzzing on both stores, with one report.
 
 python -m tests.proof --minutes 30 --soak-minutes 10 --store both
-python -m tests.proof --seed 7            # the same schedule again
-python -m tests.proof --short             # every fault once, in a minute and a half
+python -m tests.proof --seed 7            # repeats the schedule of that seed
+python -m tests.proof --short             # injects every fault once; takes a minute and a half
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.proof.report import Report, merged
 
 PARTS = ("faults", "soak", "load", "nonsense", "compatibility")
 WORLD_SECONDS = 300
-"""Then a new one is begun, so that a history stays small enough to look at."""
+"""The lifetime of one set of servers; after it, a fresh one starts, so that each history stays small enough to read."""
 
 
 def main() -> int:
@@ -42,11 +42,11 @@ def main() -> int:
                 print(report.failed[-1], flush=True)
     if chosen.out is not None:
         report.write(chosen.out)
-        print(f"the report is in {chosen.out}")
+        print(f"report written to {chosen.out}")
     for trouble in report.troubles[:50]:
         print(trouble)
     if report.troubles:
-        print(f"{len(report.troubles)} troubles; seed {chosen.seed}; histories and servers' logs are in {folder}")
+        print(f"{len(report.troubles)} violations; seed {chosen.seed}; histories and server logs are in {folder}")
         return 1
     shutil.rmtree(folder, ignore_errors=True)
     return 0
@@ -56,16 +56,16 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.proof", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=30, help="of faults, on each store  [30]")
-    parser.add_argument("--soak-minutes", type=float, default=10, help="on each store  [10]")
-    parser.add_argument("--load-seconds", type=float, default=10, help="for each number of clients  [10]")
-    parser.add_argument("--nonsense", type=int, default=20, help="requests for each call, and so on  [20]")
-    parser.add_argument("--compatibility-seconds", type=float, default=60, help="use of a store before a move  [60]")
+    parser.add_argument("--minutes", type=float, default=30, help="minutes of faults on each store  [30]")
+    parser.add_argument("--soak-minutes", type=float, default=10, help="minutes of soak testing on each store  [10]")
+    parser.add_argument("--load-seconds", type=float, default=10, help="seconds of load per number of clients  [10]")
+    parser.add_argument("--nonsense", type=int, default=20, help="size of each fuzzing campaign, such as requests per endpoint  [20]")
+    parser.add_argument("--compatibility-seconds", type=float, default=60, help="seconds of use before a store is migrated  [60]")
     parser.add_argument("--store", choices=("sqlite", "postgresql", "both"), default="both")
-    parser.add_argument("--only", choices=PARTS, action="append", dest="parts", help="one part; may be repeated")
+    parser.add_argument("--only", choices=PARTS, action="append", dest="parts", help="run only this part; may be repeated")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
-    parser.add_argument("--short", action="store_true", help="every fault once, and nothing else")
-    parser.add_argument("--out", type=Path, help="where the report goes  [./proof-report; none with --short]")
+    parser.add_argument("--short", action="store_true", help="inject every fault once and skip the other parts")
+    parser.add_argument("--out", type=Path, help="folder for the report  [./proof-report; none with --short]")
     chosen = parser.parse_args()
     chosen.stores = ("sqlite", "postgresql") if chosen.store == "both" else (chosen.store,)
     chosen.parts = chosen.parts or (("faults",) if chosen.short else PARTS)
@@ -101,7 +101,7 @@ def _faults(report: Report, store: str, folder: Path, chosen: argparse.Namespace
 def _soak(report: Report, store: str, folder: Path, chosen: argparse.Namespace) -> None:
     done = soak.run(store, chosen.seed, folder, chosen.soak_minutes * 60)
     report.soaks.append(done)
-    print(f"soak on {store}: {done.samples[-1]}, {len(done.troubles)} troubles", flush=True)
+    print(f"soak on {store}: {done.samples[-1]}, {len(done.troubles)} violations", flush=True)
 
 
 def _load(report: Report, store: str, folder: Path, chosen: argparse.Namespace) -> None:

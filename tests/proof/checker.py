@@ -1,8 +1,11 @@
-"""Is anything lost, doubled, unexpected, undone or out of order? And if something came twice: which fault explains it?
+"""Finds lost, duplicated, unexpected, undone and reordered messages in a history, and the fault behind each redelivery.
 
-attempted: asked for. acknowledged: answered. lost: answered, and gone. unexpected: there, and never asked for, or said
-not to be there. recovered: not answered, and yet done. duplicated: handed out again though nobody had given it back,
-which is allowed only for a reason that the history shows.
+- attempted: requested by a client;
+- acknowledged: confirmed by a response;
+- lost: acknowledged, but gone;
+- unexpected: present although it was never requested, or was reported as failed;
+- recovered: done although no response confirmed it;
+- duplicated: redelivered without a nack, which is allowed only for a reason that the history shows.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from tests.crash.accounting import CLOCK_MS, Accounting
 from tests.proof.history import Delivered, Fault, History, Op
 
 DRAIN = "drain"
+"""The client that empties every place at the end."""
 LOSE_ANSWERS = ("network cut", "rolling restart")
-"""Of servers that go on, and take back what they could not send."""
-"""The client that takes out everything that is left in the end."""
+"""Faults after which a live server returns messages to the queue because it could not send the response."""
 
 
 @dataclass(eq=False)
@@ -42,7 +45,7 @@ class Delivery:
 class Verdict:
     accounting: Accounting = field(default_factory=Accounting)
     explained: Counter[str] = field(default_factory=Counter)
-    """Why messages came again, or out of order: reason and number."""
+    """How often each reason explained a redelivery or a changed order."""
 
     @property
     def troubles(self) -> list[str]:
@@ -57,7 +60,7 @@ class Verdict:
 
 
 class Faults:
-    """When which fault was, and how far the servers' clocks were ahead."""
+    """Looks up which faults were active at a time, and how far the servers' clocks were ahead."""
 
     def __init__(self, faults: list[Fault]) -> None:
         self._faults = faults
@@ -65,15 +68,17 @@ class Faults:
         self._jumps = [(fault.began, fault.ended, (fault.ahead_s or 0) * 1000) for fault in jumps]
 
     def ahead_ms(self, begin: int, end: int) -> int:
-        """The least of that time."""
+        """Return the smallest clock offset between the two times."""
         at = bisect_right(self._jumps, begin, key=lambda jump: jump[1])
         values = [self._jumps[at - 1][2] if at else 0]
         values += [ahead for began, _, ahead in self._jumps[at:] if began <= end]
         return min(values)
 
     def latest_ms(self, begin: int, end: int) -> int:
-        """The latest time that the servers' clocks showed between the two: what had passed then stays passed when they
-        are set back."""
+        """Return the latest time that the servers' clocks showed between the two times.
+
+        A lease that expired by then stays expired when the clocks are set back.
+        """
         at = bisect_right(self._jumps, begin, key=lambda jump: jump[1])
         ahead = self._jumps[at - 1][2] if at else 0
         latest = begin + ahead
@@ -120,12 +125,12 @@ def check(history: History) -> Verdict:
         else:
             _Queue(ops, verdict, faults, history.lease_ms).check(ordered=kind == "fifo")
     for place in by_place:
-        verdict.accounting.trouble("put", "unexpected", f"{place} is no place of this history")
+        verdict.accounting.trouble("put", "unexpected", f"{place} is not a place of this history")
     return verdict
 
 
 class _Place:
-    """What was put is found, whole batches at a time, once."""
+    """Checks that every put is found exactly once, and each batch as a whole or not at all."""
 
     def __init__(self, ops: list[Op], verdict: Verdict) -> None:
         self.ops = ops
@@ -133,7 +138,7 @@ class _Place:
         self.trouble = verdict.accounting.trouble
 
     def check_puts(self, found: dict[str, set[int | str]], *, may_be_lost: int = 0) -> None:
-        """`found`: the ids under which each payload was seen."""
+        """Compare all puts with `found`, the ids under which each payload was seen."""
         puts = [op for op in self.ops if op.verb in ("push", "append")]
         missing: list[str] = []
         for put in puts:
@@ -145,19 +150,19 @@ class _Place:
                 for payload, id_ in zip(put.payloads, put.ids, strict=True):
                     found.get(payload, set()).add(id_)
             elif put.outcome == "no" and seen:
-                self.trouble("put", "unexpected", f"was said not to be kept, and was: {seen} ({put.error})")
+                self.trouble("put", "unexpected", f"reported as not stored, but found: {seen} ({put.error})")
             elif 0 < len(seen) < len(put.payloads) and not may_be_lost:
-                self.trouble("put", "unexpected", f"half of a batch was kept: {put.payloads}")
+                self.trouble("put", "unexpected", f"only part of a batch was stored: {put.payloads}")
             else:
                 self.verdict.count("put", "recovered", len(seen))
         if len(missing) > may_be_lost:
             for payload in missing:
-                self.trouble("put", "lost", f"{payload} never came")
+                self.trouble("put", "lost", f"{payload} was never delivered")
         elif missing:
-            self.verdict.explained["taken, and the answer was lost (at most once)"] += len(missing)
+            self.verdict.explained["taken, but the response was lost (at most once)"] += len(missing)
         for payload, ids in found.items():
             if len(ids) > 1:
-                self.trouble("put", "duplicated", f"{payload} is in {ids}")
+                self.trouble("put", "duplicated", f"{payload} is stored as {ids}")
         for payload in found.keys() - {payload for put in puts for payload in put.payloads}:
             self.trouble("pop", "unexpected", f"{payload} was never put")
 
@@ -190,7 +195,7 @@ class _Queue(_Place):
             for what in op.delivered:
                 delivery = Delivery(op, what)
                 if (what.id, what.token) in by_token:
-                    self.trouble("pop", "duplicated", f"{what.id} was handed out twice under one token")
+                    self.trouble("pop", "duplicated", f"{what.id} was delivered twice with one token")
                 by_token[what.id, what.token] = delivery
                 self.deliveries[what.id].append(delivery)
         for deliveries in self.deliveries.values():
@@ -213,11 +218,11 @@ class _Queue(_Place):
             held_until = begin + self.faults.ahead_ms(begin, earlier.of.ended) + self.lease_ms - CLOCK_MS
             latest = self.faults.latest_ms(begin, end)
             if settled is not None and settled.verb == "nack" and not earlier.refused:
-                self.verdict.explain("pop", f"given back, and the answer was lost{self.faults.named(begin, end)}")
+                self.verdict.explain("pop", f"nacked, but the response was lost{self.faults.named(begin, end)}")
             elif latest >= held_until:
                 self.verdict.explain("pop", self._why_lapsed(earlier) + self.faults.named(begin, end))
             elif forgot := self.faults.forgot(begin, end):
-                self.verdict.explain("pop", f"its lease was forgotten ({forgot})")
+                self.verdict.explain("pop", f"a crash lost its lease ({forgot})")
             elif self.faults.set_back(earlier.of, end):
                 self.verdict.explain("pop", "leased before the clock was set back")
             else:
@@ -225,10 +230,10 @@ class _Queue(_Place):
 
     def _why_lapsed(self, earlier: Delivery) -> str:
         if earlier.settled is None:
-            return "kept until its lease had passed"
+            return "held until its lease expired"
         if earlier.refused:
-            return "settled after its lease had passed"
-        return "its ack did not arrive, and its lease passed"
+            return "settled after its lease expired"
+        return "its ack did not arrive, and its lease expired"
 
     def _check_end(self, id_: int | str, deliveries: list[Delivery]) -> None:
         acked = [each for each in deliveries if each.is_acked]
@@ -236,30 +241,30 @@ class _Queue(_Place):
             if any(each.settled is not None and each.settled.verb == "ack" and not each.refused for each in deliveries):
                 self.verdict.count("ack", "recovered")
             else:
-                self.trouble("put", "lost", f"{id_} was handed out and is gone, though nobody acked it")
+                self.trouble("put", "lost", f"{id_} was delivered and is gone without an ack")
             return
         if len(acked) > 1 and not self.faults.forgot(acked[0].of.began, acked[-1].of.ended):
             acks = sorted((each.settled for each in acked if each.settled is not None), key=lambda op: op.ended)
             if any(two.began > one.ended for one, two in pairwise(acks)):
                 self.trouble("ack", "duplicated", f"{id_} was acked {len(acked)} times")
             else:
-                # A client that repeats an ack and finds the message gone cannot know that it was another's.
-                self.verdict.explained["acked by another while its ack was under way"] += 1
+                # A client that retries an ack and finds the message gone cannot know that another client acked it.
+                self.verdict.explained["acked by another client while its ack was in flight"] += 1
         first = acked[0].settled
         assert first is not None
         later = deliveries[deliveries.index(acked[0]) + 1 :]
-        # A lease that was forgotten may be with its client still while an older one is acked.
+        # After a crash lost a lease, its client may still hold the message while another client acks it.
         if any(
             each.of.began > first.ended
             or (each.of.ended > first.ended and not self.faults.forgot(each.of.began, each.of.ended))
             for each in later
         ):
-            self.trouble("ack", "lost", f"{id_} came again after its ack")
+            self.trouble("ack", "lost", f"{id_} was redelivered after its ack")
 
     def _check_order(self) -> None:
-        """What was pushed before another's push began is handed out no later than it."""
+        """If one push ended before another began, its message must be delivered first."""
         pushes = {p: op for op in self.ops if op.verb == "push" and op.outcome == "ok" for p in op.payloads}
-        # A client repeats a lease whose answer did not arrive, and tells of the last one only.
+        # A client retries a lease whose response did not arrive, and records only the last attempt.
         lost = [
             op
             for op in self.ops
@@ -279,17 +284,21 @@ class _Queue(_Place):
             if push.ended >= latest:
                 continue
             assert last is not None
-            # An answer that did not arrive had leased it before, in its turn; unsent, it came back uncounted.
+            # A lost response may have leased the message in its turn. If the server noticed that it could not send the
+            # response, it returned the message without counting an attempt.
             under_way = (op for op in lost if op.ended >= push.began and op.began <= each.of.ended)
             if each.what.attempts > 1 or any(under_way):
-                self.verdict.explain("order", "handed out in its turn, and that answer was lost")
+                self.verdict.explain("order", "delivered in order, but that response was lost")
             else:
                 self.trouble("order", "unexpected", f"{last.what.id} overtook {each.what.id}")
 
 
 def _as_leased(deliveries: list[Delivery]) -> None:
-    """Bring them in the order of the leases. They are in that of the answers; but the answer of a server that was held
-    up may come after that of another, which was asked later and counted one attempt more."""
+    """Sort deliveries that are in the order of their responses into the order of their leases.
+
+    The response of a delayed server may arrive after that of another server which leased the message later and counted
+    one attempt more.
+    """
     for end in range(len(deliveries) - 1, 0, -1):
         for at in range(end):
             one, two = deliveries[at : at + 2]
@@ -310,9 +319,9 @@ class _Stream(_Place):
             for each in op.delivered:
                 found[each.payload].add(each.id)
                 if at.setdefault(each.id, each.payload) != each.payload:
-                    self.trouble("pop", "unexpected", f"offset {each.id} is {at[each.id]}, and was {each.payload}")
+                    self.trouble("pop", "unexpected", f"offset {each.id} holds {at[each.id]}, but held {each.payload}")
                 if each.id not in left:
-                    self.trouble("pop", "lost", f"offset {each.id} was read, and is gone")
+                    self.trouble("pop", "lost", f"offset {each.id} was read, but is gone")
         kept = {payload: ids for payload, ids in found.items() if ids & left}
         self.check_puts(kept)
         self._check_order()
@@ -326,11 +335,11 @@ class _Stream(_Place):
                 highest = max(highest, *(int(id_) for id_ in ended[at].ids))
                 at += 1
             if min(int(id_) for id_ in op.ids) < highest:
-                self.trouble("order", "unexpected", f"{op.ids} came after {highest} and stands before it")
+                self.trouble("order", "unexpected", f"{op.ids} was appended after {highest} but precedes it")
 
 
 class _Inbox(_Place):
-    """A take is the end of a message: whatever happens, it is never handed out again."""
+    """Checks at-most-once delivery: a message that was taken is never delivered again."""
 
     def check(self) -> None:
         found: dict[str, set[int | str]] = defaultdict(set)

@@ -19,7 +19,7 @@ from tests.proof.history import Delivered, Kind, Op, Recorder
 
 LEASE_MS = 3_000
 RETRY_SECONDS = 1.5
-"""Less than a lease: an ack that is repeated must not find that another consumer has acked meanwhile."""
+"""Shorter than a lease, so that no other consumer can ack a message while its first ack is retried."""
 TIMEOUT_SECONDS = 12
 PAUSE_SECONDS = 0.05
 PLACES: dict[str, Kind] = {
@@ -31,16 +31,15 @@ PLACES: dict[str, Kind] = {
 }
 TREE = {"ns": "shop", "task": "mail", "queue": "out"}
 EXHAUSTED = 900
-"""So many attempts that nothing dies: a dead letter would have to be told apart from a lost message."""
+"""Too many attempts for any message to become a dead letter, which the checker would mistake for a lost message."""
 
 
 class Refused(Exception):
-    """An answer that is an error; `maybe_done` as the server says."""
+    """An error response. `maybe_done` is False only for a 429 or a full disk, which leave no trace of the request."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(repr(answer))
         self.status = answer.status
-        # What is not 503 was refused before anything was done.
         body = answer.json if answer.body.startswith(b"{") else {}
         unkept = body.get("code") == "disk_full" or answer.status == 429
         self.maybe_done = bool(body.get("maybe_done")) or not unkept
@@ -48,11 +47,11 @@ class Refused(Exception):
 
 TROUBLES = (PenstockError, OSError, http.client.HTTPException, Refused)
 TELLING = (DiskFull, TryLater, StoreUnreachable, Unreachable, Refused)
-"""These say whether what was asked for may have been done."""
+"""The errors that report whether the request may have taken effect."""
 
 
 def prepare(url: str) -> None:
-    """Everything that the clients use."""
+    """Create the queues and the stream that the clients use."""
     options = {"max_attempts": EXHAUSTED, "backoff": "fixed", "backoff_ms": 100}
     with penstock.connect(url, connect_timeout=30, retry_for=30) as client:
         client.create_queue("orders", **options)
@@ -96,7 +95,7 @@ class Client(threading.Thread):
         return [f"{self.name}-{number}" for number in range(self._number - count, self._number)]
 
     def call(self, op: Op, ask: Any) -> Any:
-        """Record the call from before it is made; who calls records what it brought."""
+        """Record the start of the call and, if it fails, its end; the caller records the result."""
         self.recorder.begin(op)
         try:
             return ask()
@@ -117,7 +116,7 @@ class SdkClient(Client):
 
 
 class Writer(SdkClient):
-    """To a queue that keeps its order, or with delays, priorities and keys to one that need not."""
+    """Pushes in order to one queue, and with delays, priorities and keys to another."""
 
     def step(self) -> None:
         chance = self.chance
@@ -137,7 +136,7 @@ class Writer(SdkClient):
 
 
 class Consumer(SdkClient):
-    """Lease some; then mostly ack, sometimes nack, sometimes keep them until the lease has passed."""
+    """Leases messages, then usually acks them, sometimes nacks them, and sometimes lets the lease expire."""
 
     def step(self) -> None:
         chance, place = self.chance, self.chance.choice(("orders", "mixed"))
@@ -159,7 +158,7 @@ class Consumer(SdkClient):
 
 
 class StreamClient(SdkClient):
-    """Append, and read everything from the start on."""
+    """Appends records and reads the stream from the start."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -177,7 +176,7 @@ class StreamClient(SdkClient):
 
 
 class HttpClient(Client):
-    """No retries: an answer that is lost stays lost."""
+    """Calls the HTTP API without retries, so a lost response stays lost."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -205,7 +204,7 @@ class HttpClient(Client):
 
 
 class TreeClient(HttpClient):
-    """Push, pop and ack by transaction id."""
+    """Pushes and pops through the tree API, and acks by transaction id."""
 
     def step(self) -> None:
         op = Op(self.name, "push", "shop/mail/out", 0, payloads=self.payloads(self.chance.choice((1, MANY))))
@@ -238,7 +237,7 @@ class TreeClient(HttpClient):
 
 
 class InboxClient(HttpClient):
-    """Post, and take: at most once."""
+    """Posts to the inbox API and takes messages from it, at most once each."""
 
     def step(self) -> None:
         (payload,) = self.payloads(1)

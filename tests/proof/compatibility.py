@@ -1,4 +1,4 @@
-"""Stores of other programs: a default server's store migrated, and two versions on one store."""
+"""Migrates the store of a default server, and runs two versions on one store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print(SCHEMA_VERSION)
 PREVIOUS = "d4da81a5a614b4835334ac779d6ea2be98a610ef"
 """The last commit of the previous version. Set it to the release's commit with each release."""
 CANARY_MS = "200"
-"""Instead of 15 s, so that the canary also runs in a short test."""
+"""Shorter than the default 15 s, so that the canary also runs in a short test."""
 OTHER = {"sqlite": "postgresql", "postgresql": "sqlite"}
 VERSION_SECONDS_MAX = 120
 
@@ -47,11 +47,11 @@ def new_store(kind: str, folder: Path) -> Iterator[str]:
         drop_schema(schema)
 
 
-# A default server's store, moved
+# Migrating the store of a default server.
 
 
 def move_used_store(kind: str, folder: Path, seconds: float, *, kill: bool) -> dict[str, Any]:
-    """Use a server with default settings, end it, move its store to the other kind, serve that, and move it back.
+    """Use a server with default settings, stop it, migrate its store to the other kind, serve that, and migrate it back.
 
     Returns the report of `penstock migrate-store`.
     """
@@ -68,7 +68,7 @@ def move_used_store(kind: str, folder: Path, seconds: float, *, kill: bool) -> d
         expect_same(before, contents(target))
         assert _move(target, returned)["checksum"] == there["checksum"]
         expect_same(before, contents(returned))
-        # Both go on to work as a server's store.
+        # Both results must still work as a server's store.
         use_server(target, moved, 0, kill=kill)
         use_server(returned, back, 0, kill=kill)
         return there
@@ -89,7 +89,7 @@ def use_server(store: str, folder: Path, seconds: float, *, kill: bool) -> None:
 
 
 def _use_every_api(server: Process, seconds: float) -> None:
-    """Leave something in every table, for `seconds` and at least until the canary has run three times."""
+    """Write to every table for `seconds`, and at least until the canary has run three times."""
     end = time.monotonic() + seconds
     with server.client() as http, penstock.connect(f"http://127.0.0.1:{server.port}") as client:
         orders = client.create_queue("orders", max_attempts=2, backoff_ms=0, exist_ok=True)
@@ -107,7 +107,7 @@ def _use_every_api(server: Process, seconds: float) -> None:
                     message.ack()
                 else:
                     message.nack("no such customer")
-            # Of the leases that are left open, some expire during the use, and none during the moves.
+            # Some of the open leases expire while the server runs, none during the migrations.
             orders.lease(1, lease=0.001)
             mail.push(b"\x00\xff", headers={"round": str(rounds)})
             for message in mail.lease():
@@ -127,7 +127,7 @@ def _canary_rounds(metrics: bytes) -> float:
 
 
 def contents(store: str) -> dict[str, Any]:
-    """Return all that a move must keep, except the canary's messages, which live for a minute only."""
+    """Return everything that a migration must keep, except the canary's messages, which expire after a minute."""
     with penstock.connect(store) as client:
         found: dict[str, Any] = {
             f"queue {info.name}": (info.options, info.ready, info.scheduled, info.leased, info.dead)
@@ -150,7 +150,7 @@ def expect_same(before: dict[str, Any], after: dict[str, Any]) -> None:
     assert not differing, "\n".join([f"{len(differing)} differ", *differing[:10]])
 
 
-# Two versions on one store
+# Two versions on one store.
 
 
 def sources_of(commit: str, folder: Path) -> Path:
@@ -215,10 +215,10 @@ except penstock.SchemaTooNew as error:
 
 
 def use_with_previous(kind: str, folder: Path, count: int) -> str:
-    """Let the previous version and this one work on one store; returns how that ended.
+    """Run the previous version and this one on one store, and return how that ended.
 
-    With the same schema both push, lease and ack at the same time. With a newer schema, this version takes over the
-    store that the previous one made, and the previous one is refused with a typed error.
+    If their schemas are the same, both push, lease and ack at the same time. If this version's schema is newer, it
+    takes over the store of the previous version, which then gets a typed error.
     """
     previous = Version(sources_of(PREVIOUS, folder / "previous"))
     with new_store(kind, folder) as url:
@@ -240,13 +240,13 @@ def use_with_previous(kind: str, folder: Path, count: int) -> str:
 
 
 def run(kind: str, folder: Path, seconds: float) -> dict[str, Any]:
-    """The long form: a default server used for a while, ended both ways, moved both ways; and two versions together."""
+    """Migrate the stores of a stopped and of a killed default server in both directions; run two versions together."""
     moved = [move_used_store(kind, folder / f"kill-{kill}", seconds, kill=kill)["messages"] for kill in (False, True)]
     return {"messages moved": moved, "previous version": use_with_previous(kind, folder, count=500)}
 
 
 def later_version(folder: Path) -> Version:
-    """This version with one more option of queues and one of streams, as a later version would have."""
+    """Return a copy of this version with one more queue option and one more stream option, like a later version."""
     copied = Path(shutil.copytree(ROOT / "src", folder / "later"))
     for file, first in (("core/model.py", "    lease_ms:"), ("log/model.py", "    segment_bytes:")):
         path = copied / "penstock" / file

@@ -1,9 +1,9 @@
-"""Damage of every kind to the files of a log: nothing intact is lost, nothing wrong is served.
+"""Damages the files of a log in every way, and checks that no intact record is lost and no wrong one is served.
 
-A log is written and read once, which is the truth. Then some of its files are changed as disks, file systems and people
-change them, while it is closed, after a kill, or while its writer has it open; and it is read, opened for writing,
-repaired and read again. A record counts as intact if its bytes are still at their place in a file of the right
-segment, under whatever name that file is found.
+A log is written and read once to learn its contents. Then some of its files are changed as disks, file systems and
+people change them: while it is closed, after a kill, or while its writer has it open. Afterwards the log is read, opened
+for writing, repaired and read again. A record counts as intact if its bytes are still at their position in a file of
+the right segment, whatever that file is called now.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Truth = dict[int, bytes]
 
 @dataclass
 class Place:
-    """Where a record lay before the damage."""
+    """The position of a record before the damage."""
 
     first: int
     start: int
@@ -47,14 +47,14 @@ class Place:
 
 @dataclass
 class Sound:
-    """An undamaged log, what it holds, and where."""
+    """An undamaged log with the contents and position of each record."""
 
     folder: Path
     name: str
     truth: Truth = field(default_factory=dict)
     places: dict[int, Place] = field(default_factory=dict)
     other: Path | None = None
-    """A log of another stream of the same shape, to take files from."""
+    """A similar log of another stream, whose files some kinds of damage copy."""
 
 
 def make_stream(folder: Path, name: str, chance: random.Random, *, equal: bool, killed: bool) -> Path:
@@ -70,7 +70,7 @@ def make_stream(folder: Path, name: str, chance: random.Random, *, equal: bool, 
 
 
 def make_journal(folder: Path, name: str, chance: random.Random, *, equal: bool, killed: bool) -> Path:
-    """What a server's drain writes, with segments that are small enough to have some."""
+    """Write a journal through a server's drainer, in segments small enough to have several."""
     with closing(SqliteStore(folder.with_suffix(".db"), durability="relaxed", journal=True)) as store:
         drain = Drain.open(store, folder, options=OPTIONS)
         assert drain is not None
@@ -114,7 +114,7 @@ def make_sound(folder: Path, how: str, seed: int) -> Sound:
 
 
 class Damage:
-    """One change of a folder, drawn by chance. `kind` names it; None if it cannot be done to this log."""
+    """Random damage to the files in a folder."""
 
     def __init__(self, folder: Path, other: Path, chance: random.Random) -> None:
         self.folder = folder
@@ -136,7 +136,7 @@ class Damage:
         path.write_bytes(data)
 
     def high_bit(self, path: Path) -> None:
-        """Of an entry of an index: what looks like a record beyond the end of the file."""
+        """Set the high bit of an index entry, so that it points beyond the end of the file."""
         data = bytearray(path.read_bytes())
         entries = range(67, len(data), 4) or range(len(data) - 1, len(data))
         data[self.chance.choice(entries)] |= 0x80
@@ -168,7 +168,7 @@ class Damage:
         path.unlink(missing_ok=True)
 
     def from_elsewhere(self, path: Path) -> None:
-        """The file of another stream."""
+        """Replace a file with the same file of another stream."""
         theirs = self.other / path.name
         if not theirs.exists():
             theirs = self.chance.choice(sorted(self.other.glob(f"*{path.suffix}")))
@@ -185,7 +185,7 @@ class Damage:
                 between.rename(high)
 
     def copy(self, suffixes: tuple[str, ...]) -> None:
-        """A segment under another first offset: in another's place, between two, or after the last."""
+        """Copy a segment to another first offset: over another segment, between two, or after the last."""
         firsts = self._firsts()
         source = self.chance.choice(firsts)
         target = self.chance.choice((self.chance.choice(firsts), self.chance.randrange(firsts[-1] + 1_000)))
@@ -226,7 +226,7 @@ def _kinds() -> Iterator[tuple[str, Callable[[Damage], None]]]:
 
 KINDS = dict(_kinds())
 NOT_WHILE_OPEN = ("delete", "lose")
-"""What is removed while a writer has it open is gone."""
+"""Damage that is skipped while a writer has the log open, because removed files cannot be recovered."""
 
 
 @dataclass
@@ -238,7 +238,7 @@ class Outcome:
 
 
 def intact_places(sound: Sound, folder: Path) -> set[int]:
-    """Offsets whose bytes are where they were in a file that is the right segment, whatever it is called now."""
+    """Return the offsets whose bytes are unchanged in a file of the right segment, whatever it is called now."""
     heads: dict[bytes, bytes] = {}
     for path in folder.glob(f"*{LOG}"):
         data = path.read_bytes()
@@ -271,7 +271,7 @@ def read_all(log: LogReader) -> Truth:
 
 
 def columns_of(log: LogReader) -> Truth:
-    """The same as a bulk reader sees it, a record at a time."""
+    """Read records one at a time through the Arrow reader."""
     served: Truth = {}
     for offset in range(log.first_offset, log.next_offset, 37):
         with suppress(CorruptRecord):
@@ -281,7 +281,7 @@ def columns_of(log: LogReader) -> Truth:
 
 
 class Trial:
-    """One damaged copy of a log, read in every way there is."""
+    """Reads one damaged copy of a log through every reader."""
 
     def __init__(self, sound: Sound, folder: Path, what: str, outcome: Outcome) -> None:
         self.sound = sound
@@ -311,7 +311,7 @@ class Trial:
         repair(self.folder, self.sound.name)
         report = check(self.folder, self.sound.name)
         if not report.ok:
-            self.outcome.troubles.append(f"{self.what}: repaired, and still {report.findings}")
+            self.outcome.troubles.append(f"{self.what}: still damaged after repair: {report.findings}")
         with LogReader(self.folder) as log:
             self.judge("repaired", read_all(log))
             self.judge("repaired, columns", columns_of(log), complete=False)
@@ -327,13 +327,14 @@ def run_closed(sound: Sound, folder: Path, kind: str, seed: int, outcome: Outcom
     damage = Damage(copy, sound.other, random.Random(seed))
     KINDS[kind](damage)
     trial = Trial(sound, copy, f"{kind}, seed {seed}", outcome)
-    # The store gives a journal's offsets, whatever its log has lost; of a stream, consumers know some too.
+    # A journal gets its offsets from the store, so its log alone may reuse those it lost. A stream's consumer positions
+    # also record how far it had grown, so it must never reuse an offset.
     trial.run(reuse_may_happen=sound.name == "journal")
     shutil.rmtree(copy)
 
 
 def run_open(sound: Sound, folder: Path, kind: str, seed: int, outcome: Outcome) -> None:
-    """The writer has the log open while the damage happens, and reads it on."""
+    """Damage a log while its writer has it open, and go on reading through the writer."""
     copy = Path(shutil.copytree(sound.folder, folder / "damaged"))
     assert sound.other is not None
     with Log(copy) as log:
@@ -348,7 +349,7 @@ def run_open(sound: Sound, folder: Path, kind: str, seed: int, outcome: Outcome)
 
 
 def run(folder: Path, seed: int, rounds: int, makers: Sequence[str] = tuple(MAKERS), *, one_in: int = 1) -> Outcome:
-    """Every kind of damage to every kind of log, closed and open, `rounds` times; or one in so many of them."""
+    """Apply every kind of damage to every kind of log, closed and open, `rounds` times; or only one case in `one_in`."""
     outcome = Outcome()
     for how in makers:
         place = folder / how.replace(", ", "-").replace(" ", "-")

@@ -1,11 +1,11 @@
-/* A disk and a clock that can be told to fail, for any program that is started with this library preloaded.
+/* Injects disk faults and clock changes into any program that preloads this library.
 
-   PROOF_ROOT     the folder whose files are on that disk
-   PROOF_CONTROL  a file that holds `struct control`, mapped by all: what is to fail now (`index_full`: the files in which
-                  SQLite keeps the index of its log cannot grow)
-   PROOF_TRACE    if set, every change is noted here before it is made, and a sync is only noted: from that the state
-                  after a power cut is made (disk.py)
-   PROOF_ROOMY    files with this in their path find room on a full disk */
+   PROOF_ROOT     the folder whose files are affected
+   PROOF_CONTROL  a file with a `struct control` that every process maps: the faults that are active now (`index_full`:
+                  SQLite's -shm files, which index its WAL, cannot grow)
+   PROOF_TRACE    if set, every change is recorded in this file before it is made, and a sync is only recorded; disk.py
+                  computes the state after a power cut from it
+   PROOF_ROOMY    files with this text in their path can grow even if the disk is full */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -50,7 +50,7 @@ static const char *copy_of(const char *text) { return text ? strdup(text) : NULL
 
 __attribute__((constructor)) static void begin(void) {
     const char *path = getenv("PROOF_CONTROL"), *notes = getenv("PROOF_TRACE");
-    /* Copies: PostgreSQL writes its processes' titles over the environment. */
+    /* These are copies because PostgreSQL overwrites the environment with its process titles. */
     root = copy_of(getenv("PROOF_ROOT"));
     root_length = root ? strlen(root) : 0;
     roomy = copy_of(getenv("PROOF_ROOMY"));
@@ -62,7 +62,7 @@ __attribute__((constructor)) static void begin(void) {
     }
     if (notes) {
         fd = syscall(SYS_openat, AT_FDCWD, notes, O_WRONLY | O_APPEND | O_CLOEXEC);
-        /* Out of the way of programs that close or count the low ones. */
+        /* A high number, because some programs close or count the low file descriptors. */
         trace = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 500);
         if (fd >= 0) syscall(SYS_close, fd);
     }
@@ -119,7 +119,7 @@ static void note_name(char kind, uint64_t file, const char *name, const char *ot
     note(kind, file, 0, parts, 2, parts[0].iov_len + parts[1].iov_len);
 }
 
-/* How much of a write finds room, after noting it; -1 with ENOSPC if nothing does. */
+/* Records a write and returns how many of its bytes fit on the disk; -1 with ENOSPC if none do. */
 static ssize_t begin_write(int fd, off_t position, const struct iovec *parts, int count, size_t length) {
     char path[PATH_MAX] = "";
     struct stat about;

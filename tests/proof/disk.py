@@ -1,7 +1,7 @@
-"""A disk and a clock that fail when they are told to, for real servers: a library that is loaded before all others.
+"""Injects disk faults and clock changes into real servers through a preloaded library.
 
-It is compiled at run time (`disk.c`), so it needs a C compiler; `compiler()` says whether there is one. What a power
-cut leaves is made from the changes that the library noted: `Trace`.
+The library (`disk.c`) is compiled at run time and therefore needs a C compiler, which `compiler()` looks for. `Trace`
+computes what a power cut leaves on disk from the changes that the library recorded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONTROL = struct.Struct("qiiii")
 NOTE = struct.Struct("8sIIQQ")
 NOTE_BEGIN, NOTE_END = b"\xf9{note\r\xff", b"\xf9end}\r\n\xff"
 SECTOR = 512
-"""What a disk writes whole or not at all."""
+"""The unit that a disk writes completely or not at all."""
 PAGE = 4096
 
 
@@ -44,7 +44,7 @@ def library() -> Path:
 
 
 class Disk:
-    """Under one folder; with `traced`, the power can be cut."""
+    """Controls the faults of the files in one folder. Only with `traced` can the power be cut."""
 
     def __init__(self, root: Path, beside: Path, *, traced: bool, roomy: str = "") -> None:
         self.root = root
@@ -83,12 +83,13 @@ class Disk:
 
 @dataclass
 class File:
-    """What of it is sure to be on disk, and what came since: (position, data), or (size, None) for a new size."""
+    """The synced contents of a file, and its changes since then: (position, data), or (size, None) for a new size."""
 
     synced: bytearray
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
     doubtful: list[tuple[int, bytes | None]] = field(default_factory=list)
-    """Pending when a sync failed. The next one tells nothing of it: the system may have dropped it or not."""
+    """Changes that were pending when an fsync failed. The kernel may have dropped them, and a later fsync can succeed
+    without writing them."""
 
     def sync(self, chance: random.Random) -> None:
         again = {at // PAGE for at, data in self.pending if data is not None}
@@ -104,7 +105,7 @@ class File:
         self.pending = []
 
     def cut(self, chance: random.Random) -> None:
-        """Of all that is not synced, some sectors have reached the disk."""
+        """Keep a random part of the unsynced sectors and drop the rest."""
         share = chance.choice((0.0, 0.5, 0.9, 1.0))
         for at, data in self.doubtful + self.pending:
             if data is None:
@@ -138,9 +139,9 @@ class Trace:
         self._position = 0
         self.files: dict[int, File] = {}
         self.names: dict[str, int] = {}
-        """By path, as it is on disk for sure."""
+        """The inode of each path whose name is synced."""
         self._pending: list[tuple[str, str, str, int]] = []
-        """What happened to names and is not synced: kind, path, new path, file."""
+        """Changes of names that are not synced yet: kind, path, new path, inode."""
         for path in disk.root.rglob("*"):
             if path.is_file() and not path.name.endswith("-shm"):
                 self.names[str(path)] = path.stat().st_ino
@@ -148,7 +149,7 @@ class Trace:
         disk.trace_path.write_bytes(b"")
 
     def read(self) -> None:
-        """Take up what was noted since."""
+        """Apply the changes that were recorded since the last call."""
         for kind, file, position, data in self._notes():
             match kind:
                 case "w":
@@ -170,7 +171,7 @@ class Trace:
                     self._pending.append((kind, name, other, file))
 
     def _notes(self) -> Iterator[tuple[str, int, int, bytes]]:
-        """What a process was noting when it was killed is cut off, and was not done yet."""
+        """Yield all complete records. A process that was killed while it wrote one had not made the change yet."""
         notes = self._disk.trace_path.read_bytes()
         start = notes.find(NOTE_BEGIN)
         while 0 <= start <= len(notes) - NOTE.size:
@@ -195,7 +196,7 @@ class Trace:
         self._pending = kept
 
     def _rename_folder(self, old: str, new: str) -> None:
-        """Taken for synced, with its new name in all that is not."""
+        """Treat the rename of a folder as synced, and use the new name in all pending changes."""
 
         def moved(path: str) -> str:
             return new + path.removeprefix(old) if path == old or path.startswith(f"{old}/") else path
@@ -212,7 +213,7 @@ class Trace:
             self.names[other] = self.names.pop(path)
 
     def cut(self) -> None:
-        """All processes are dead: put the folder into a state that the disk could be in."""
+        """Put the folder into a state that a power cut could leave. All processes that use it must be dead."""
         self.read()
         undone = self._chance.randrange(len(self._pending) + 1)
         done, lost = self._pending[: len(self._pending) - undone], self._pending[len(self._pending) - undone :]

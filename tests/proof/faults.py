@@ -34,7 +34,7 @@ class Faults:
         return [*kinds, *(WITH_A_DISK if self.world.disk is not None else {})]
 
     def next(self) -> str:
-        """Which it was."""
+        """Inject the next fault and return its kind."""
         self._bag = self._bag or self.chance.sample(self.kinds(), len(self.kinds()))
         kind = self._bag.pop()
         self.do(kind)
@@ -46,7 +46,7 @@ class Faults:
 
     @contextmanager
     def noted(self, kind: str, *, forgets: bool = False) -> Iterator[None]:
-        """From before it begins until everything answers again."""
+        """Record the fault from before it begins until every server is ready again."""
         fault = self.recorder.fault(kind, forgets=forgets)
         try:
             yield
@@ -61,7 +61,7 @@ class Faults:
         return self.chance.choice(self.world.servers)
 
     def lines(self) -> list[Relay]:
-        """To servers, and to the database; some of them, or all."""
+        """Return one random relay in front of a server or the database, or sometimes all of them."""
         lines = [server.line for server in self.world.servers] + getattr(self.world, "lines", [])
         return lines if self.chance.random() < 0.3 else [self.chance.choice(lines)]
 
@@ -73,7 +73,7 @@ class Faults:
         kind = f"clock {'+' if ahead_s > self.disk().clock_ahead_s else '-'}1 h"
         fault = self.recorder.fault(kind, ahead_s=ahead_s)
         self.disk().move_clock(ahead_s)
-        # Whoever read it just before the move may still be acting on it.
+        # A thread that read the clock just before it moved may still use the old value.
         time.sleep(0.1)
         fault.ended = now_ms()
 
@@ -87,7 +87,7 @@ def kill(faults: Faults, kind: str) -> None:
 
 
 def stop_and_continue(faults: Faults, kind: str) -> None:
-    """Sometimes for longer than a lease."""
+    """Pause a server, sometimes for longer than a lease."""
     with faults.noted(kind):
         server = faults.server()
         server.signal(signal.SIGSTOP)
@@ -96,11 +96,11 @@ def stop_and_continue(faults: Faults, kind: str) -> None:
 
 
 def rolling_restart(faults: Faults, kind: str) -> None:
-    """One after the other, in good order."""
+    """Stop and restart the servers gracefully, one after the other."""
     with faults.noted(kind):
         for server in faults.world.servers:
             code = server.terminate()
-            assert code == 0, f"a server that was asked to stop ended with {code}"
+            assert code == 0, f"a server that received SIGTERM exited with {code}"
             server.start()
             faults.world.wait_until_healed()
 
@@ -158,7 +158,7 @@ def slow_sync(faults: Faults, kind: str) -> None:
 
 
 def failing_sync(faults: Faults, kind: str) -> None:
-    """A PostgreSQL stops at the first that fails, and starts again from what is on disk."""
+    """Let fsyncs fail. PostgreSQL panics at the first failure and recovers from what is on disk."""
     with faults.noted(kind, forgets=True):
         faults.disk().set(syncs_to_fail=faults.chance.choice((1, 3)))
         faults.pause(0.5, 1.0)
@@ -166,7 +166,7 @@ def failing_sync(faults: Faults, kind: str) -> None:
 
 
 def move_the_clock(faults: Faults, kind: str) -> None:
-    """An hour ahead, or back to what it was."""
+    """Move the clock by an hour, or back to the real time."""
     faults.move_clock(0 if faults.disk().clock_ahead_s else faults.chance.choice((HOUR_S, -HOUR_S)))
     faults.pause(0.3, 1.0)
 

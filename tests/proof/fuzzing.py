@@ -1,4 +1,4 @@
-"""Fuzzes everything that reads foreign input: requests, JSON, the files of a log, the command line."""
+"""Fuzzes every parser of external input: requests, JSON, the files of a log, the command line."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.unit.log.support import assert_true, make, read_all
 RECORDS = 300
 WORDS = ["jobs", "1", "-1", "0", "1:x", "--", "-", "", "none", "ż", "1e9", "{}", "null", "a=b", "9" * 30, "nan"]
 WORDS += ["../..", "/no/such/place", "a b", "%s", "\udcff", "1970-01-01", "-1e308", "true", "a/b/c", "x" * 5_000]
-GO_ON = {"serve", "demo", "bench", "pipeline", "tail"}
-"""Commands that would go on for long: they are given only what must be refused."""
-NOBODY = {"PENSTOCK_URL": "http://127.0.0.1:1"}
-"""Where no server is, so that none is reached that is not ours."""
-CODES = {0, 1, 2, 3, 4, 5}
+LONG_RUNNING = {"serve", "demo", "bench", "pipeline", "tail"}
+"""Commands that would not return soon; they get an option that they must refuse."""
+NO_SERVER = {"PENSTOCK_URL": "http://127.0.0.1:1"}
+"""A URL without a server, so that the commands cannot reach a real one."""
+EXIT_CODES = {0, 1, 2, 3, 4, 5}
 
 
 def mutate(data: bytes, chance: random.Random) -> bytes:
@@ -58,7 +58,7 @@ def mutate(data: bytes, chance: random.Random) -> bytes:
 
 
 def fuzz_logs(folder: Path, seed: int, rounds: int) -> int:
-    """Whatever is done to a log's files: what is served is true, and what is not is a typed error."""
+    """Read logs with mutated files: every served record is correct, and everything else is a typed error."""
     chance, sound = random.Random(seed), make(folder / "sound", RECORDS)
     for _ in range(rounds):
         hurt = Path(shutil.copytree(sound, folder / "hurt"))
@@ -94,21 +94,21 @@ def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[t
 
 
 def fuzz_cli(folder: Path, seed: int, rounds: int) -> dict[str, int]:
-    """Every command with options of its own and values of ours: an exit code of the list, and never a traceback."""
+    """Run every command with its own options and random values; expect a known exit code and no traceback."""
     chance, ran = random.Random(seed), dict[str, int]()
     file = str(folder / "q.db")
     assert penstock("queue", "add", "--name", "jobs", "--db", file).code == 0
-    # Names of files are among the nonsense.
+    # Some of the random values are file names.
     with contextlib.chdir(folder):
         for path, command in commands():
             for _ in range(rounds):
                 arguments = [*path, *_arguments(command, chance)]
-                if GO_ON & {*path}:
+                if LONG_RUNNING & {*path}:
                     arguments.append("--no-such-option")
                 elif chance.random() < 0.8:
                     arguments += ["--db", file]
                 stdin = chance.choice((b"", b"{}\n", b"\xff\x00"))
-                _check_told(arguments, penstock(*arguments, stdin=stdin, env=NOBODY))
+                _check_result(arguments, penstock(*arguments, stdin=stdin, env=NO_SERVER))
             ran[" ".join(path)] = rounds
     return ran
 
@@ -117,7 +117,7 @@ def _arguments(command: click.Command, chance: random.Random) -> Iterator[str]:
     for parameter in command.params:
         name = str(parameter.name)
         if name in ("db", "data", "url") or "wait" in name or "follow" in name:
-            continue  # Where to look is ours to say, and nothing here is waited for.
+            continue  # The caller chooses the store, and no command may block.
         wanted = parameter.required or chance.random() < 0.3
         if not wanted:
             continue
@@ -128,13 +128,13 @@ def _arguments(command: click.Command, chance: random.Random) -> Iterator[str]:
         yield chance.choice(WORDS)
 
 
-def _check_told(arguments: list[str], told: Result) -> None:
-    assert told.code in CODES, (arguments, told)
-    assert "Traceback" not in told.err, (arguments, told)
+def _check_result(arguments: list[str], result: Result) -> None:
+    assert result.code in EXIT_CODES, (arguments, result)
+    assert "Traceback" not in result.err, (arguments, result)
 
 
 def fuzz_http(store: str, folder: Path, seed: int, examples: int) -> tuple[int, int]:
-    """Every API, as /openapi.json describes it, and then as raw bytes; the numbers of requests and of answers."""
+    """Fuzz every API by its OpenAPI document, then with raw bytes; return the numbers of requests and responses."""
     settings = {"wait_ms_max": 50, "wait_ms_default": 50, "payload_bytes": 100_000}
     world = WORLDS[store](folder / "world", random.Random(seed), broken=False, **settings)
     try:
@@ -148,21 +148,21 @@ def fuzz_http(store: str, folder: Path, seed: int, examples: int) -> tuple[int, 
 
 
 def run(store: str, folder: Path, seed: int, size: int) -> dict[str, int | float]:
-    """`size` 1 takes seconds, 100 takes many minutes."""
+    """Run every fuzzer. Size 1 takes seconds, size 100 takes many minutes."""
     begun = time.monotonic()
     done: dict[str, int | float] = {}
     with_log = folder / "log"
     with_log.mkdir(parents=True)
-    done["logs changed and read"] = fuzz_logs(with_log, seed, 10 * size)
+    done["logs mutated and read"] = fuzz_logs(with_log, seed, 10 * size)
     hurt = damage.run(folder / "damage", seed, max(1, size // 10))
     done["logs damaged and read"] = hurt.cases.total()
     done["records intact in them"] = hurt.intact
     done["wrong records served or intact ones lost"] = len(hurt.troubles)
     if hurt.troubles:
         raise AssertionError("\n".join(hurt.troubles[:50]))
-    done["commands of the command line"] = sum(fuzz_cli(folder, seed, size).values())
+    done["command lines"] = sum(fuzz_cli(folder, seed, size).values())
     done["JSON bodies"] = fuzz_json(seed, 1_000 * size)
-    done["requests in raw bytes"] = fuzz_parser(seed, 4_000 * size)
-    done["requests"], done["answers to raw bytes"] = fuzz_http(store, folder, seed, size)
+    done["raw requests parsed"] = fuzz_parser(seed, 4_000 * size)
+    done["requests"], done["responses to raw requests"] = fuzz_http(store, folder, seed, size)
     done["seconds"] = round(time.monotonic() - begun, 1)
     return done

@@ -1,4 +1,4 @@
-"""The history of a run: requests, answers and faults in one file, for any checker."""
+"""The history of a run: requests, responses and faults in one file that any checker can read."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from msgspec import Struct, field
 from tests.crash.workers import now_ms
 
 Outcome = Literal["ok", "no", "maybe"]
-"""Of a call: done; certainly not done; or nobody knows."""
+"""The effect of a call: ok = done, no = certainly not done, maybe = unknown."""
 Kind = Literal["queue", "fifo", "stream", "inbox"]
-"""What is promised of a place: leases; leases in the order of the pushes; an order of records; at most once."""
+"""The guarantee of a place: leases; leases in push order; ordered records; at-most-once delivery."""
 
 
 class Delivered(Struct, omit_defaults=True):
-    """A message or, of a stream, a record at its offset."""
+    """A delivered message, or a stream's record with its offset as the id."""
 
     id: int | str
     payload: str
@@ -39,14 +39,14 @@ class Op(Struct, omit_defaults=True):
     payloads: list[str] = []
     """Pushed or appended."""
     ids: list[int | str] = []
-    """Of what was pushed, appended or settled."""
+    """The ids or offsets that were pushed, appended or settled."""
     tokens: list[str] = []
-    """Of what was settled."""
+    """The lease tokens of the settled messages."""
     stale: list[int | str] = []
-    """Of those settled: whose lease was said to have passed."""
+    """The settled ids that the server refused because their lease had expired."""
     delivered: list[Delivered] = []
     limit: int = 0
-    """How many were asked for."""
+    """The requested batch size."""
     error: str = ""
 
 
@@ -55,9 +55,9 @@ class Fault(Struct, omit_defaults=True):
     began: int
     ended: int = 0
     forgets: bool = False
-    """A lease that was given out just before may be forgotten: leases do not wait for the disk."""
+    """True if the fault may lose recent leases, which are not fsynced."""
     ahead_s: int | None = None
-    """How far the servers' clocks are ahead of ours from then on."""
+    """How far the servers' clocks are ahead of the real time from then on."""
 
 
 class History(Struct):
@@ -77,7 +77,7 @@ def load(path: Path) -> History:
 
 
 class Recorder(Struct):
-    """A history that many threads write."""
+    """Collects a history from many threads."""
 
     history: History
     lock: threading.Lock = field(default_factory=threading.Lock)

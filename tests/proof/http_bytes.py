@@ -1,7 +1,7 @@
-"""A byte-level fuzzer of the HTTP layer, whose oracle is another implementation, h11: what is a request, what is not.
+"""Fuzzes the HTTP layer at the byte level, with another implementation, h11, as the oracle.
 
-Every request that is read here is the same request to h11. What is refused here and read by h11 has a cause that is
-listed: where h11 is lenient, a proxy in front might be, too, and in another way.
+Every request that our parser accepts must be the same request to h11. Our parser may refuse what h11 accepts only for
+a reason listed in `STRICTER`: where h11 is lenient, a proxy in front may be lenient in another way.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ PIECES = [
     b"0",
     b"HTTP/1.1",
 ]
-# Why something is refused here and read by h11.
+# The reasons for which our parser refuses what h11 accepts.
 STRICTER = {
     "a line that does not end with CRLF": re.compile(rb"(?<!\r)\n"),
     "a control character": re.compile(rb"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)"),
@@ -96,7 +96,7 @@ class Seen:
 
 
 def stream(chance: random.Random) -> bytes:
-    """A few requests, most of them sound, changed here and there."""
+    """Return a few requests, most of them valid, with random changes."""
     parts = [_request(chance, number) for number in range(chance.randrange(1, 4))]
     data = b"".join(parts)
     for _ in range(chance.choice((0, 0, 1, 1, 2))):
@@ -138,7 +138,7 @@ def pieces(data: bytes, chance: random.Random) -> list[bytes]:
 
 
 def read_here(parts: list[bytes]) -> list[Seen]:
-    """Return the requests that are read whole, until one is refused or closes the connection."""
+    """Return the requests that our parser reads completely, until it refuses one or one closes the connection."""
     parser, found = RequestParser(), []
     head: Head | None = None
     body = b""
@@ -167,7 +167,7 @@ def read_here(parts: list[bytes]) -> list[Seen]:
 def read_by_h11(data: bytes) -> list[Seen]:
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20)
     found: list[Seen] = []
-    # It knows no empty lines before a request.
+    # Unlike our parser, h11 does not accept empty lines before a request.
     connection.receive_data(data.lstrip(b"\r\n") if data.startswith(b"\r\n") else data)
     connection.receive_data(b"")
     request: h11.Request | None = None
@@ -217,7 +217,7 @@ def why_stricter(data: bytes) -> list[str]:
 
 
 def fuzz_parser(seed: int, rounds: int) -> int:
-    """Hold what is read of random streams against what h11 reads; the number of requests."""
+    """Compare our reading of random streams with that of h11; return the number of requests."""
     chance, requests = random.Random(seed), 0
     for number in range(rounds):
         data = stream(chance)
@@ -229,7 +229,7 @@ def fuzz_parser(seed: int, rounds: int) -> int:
 
 
 def fuzz_server(port: int, seed: int, rounds: int) -> int:
-    """Send random streams to a server: each whole request has its answer, and after them one may be refused."""
+    """Send random streams to a server, which must answer each complete request and may then refuse one more."""
     chance, answers = random.Random(seed), 0
     for number in range(rounds):
         data = stream(chance)
@@ -241,18 +241,18 @@ def fuzz_server(port: int, seed: int, rounds: int) -> int:
                 try:
                     sock.sendall(part)
                 except ConnectionError:
-                    break  # Refused before its end.
+                    break  # The server refused the request before reading all of it.
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_WR)
             statuses = _answers(sock, [*_methods(data), "GET"][: len(wanted) + 1])
-        # One more may be refused, or answered from its head before the rest of it turns out to be none.
+        # The server may refuse one more request, or answer it from its head before its body turns out to be invalid.
         assert len(wanted) <= len(statuses) <= len(wanted) + 1, (seed, number, data, wanted, statuses)
         answers += len(statuses)
     return answers
 
 
 def _methods(data: bytes) -> list[str]:
-    """Return the methods of requests whose heads can be read: the answer to HEAD has no body, even if it is refused."""
+    """Return the methods of all requests with a valid head: even the refusal of a HEAD request has no body."""
     parser, found = RequestParser(), []
     parser.feed(data)
     with suppress(HttpError):
@@ -263,7 +263,7 @@ def _methods(data: bytes) -> list[str]:
 
 
 def _answers(sock: socket.socket, methods: list[str]) -> list[int]:
-    """Read answers to these methods as h11 does."""
+    """Read the responses to requests with these methods through h11, and return their status codes."""
     statuses: list[int] = []
     rest, is_over = b"", False
     for method in methods:

@@ -1,4 +1,4 @@
-"""Adversarial JSON: bodies that are expensive for their size, and random ones judged by a second parser."""
+"""Tests JSON parsing with bodies that are expensive for their size, and compares random bodies with a second parser."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PIECES = [
 ]
 
 
-# Each the worst for some way to check JSON: what is repeated, and what stands before and after it.
+# Each is the worst case of some way to check JSON: a prefix, a repeated part and a suffix.
 ADVERSARIAL: dict[str, tuple[bytes, bytes, bytes]] = {
     "escaped quotes, unterminated": (b'{"payload":' + b"[" * 70 + b'"', b'\\"', b""),
     "escaped quotes": (b'["', b'\\"', b'"]'),
@@ -66,7 +66,7 @@ def adversarial(name: str, size: int) -> bytes:
 
 
 def verdict(body: bytes) -> str:
-    """Return what the server would say of a body: ok, or the code of its refusal."""
+    """Return the server's verdict on a body: "ok" or an error code."""
     try:
         strict_json.check_json(body)
     except PenstockError as error:
@@ -83,7 +83,7 @@ def _verdict_on_push(body: bytes) -> str:
 
 
 def is_sound(body: bytes) -> bool:
-    """Return what the standard library's parser says of a body, and a look at each of its values."""
+    """Return True if the standard library's parser accepts the body and every value is within our limits."""
 
     def refuse(constant: str) -> Any:
         raise ValueError(constant)
@@ -138,7 +138,7 @@ def _random_value(chance: random.Random, depth: int) -> str:
 
 
 def fuzz_json(seed: int, rounds: int) -> int:
-    """Compare the verdict on random bodies with another parser's, alone and inside a batch of many."""
+    """Compare the verdict on random bodies with that of another parser, alone and inside a large batch."""
     chance = random.Random(seed)
     filler = b'{"payload":"%s"}' % (b"x" * strict_json.QUICK_BYTES)
     for number in range(rounds):
@@ -150,7 +150,7 @@ def fuzz_json(seed: int, rounds: int) -> int:
 
 
 class CountedPattern:
-    """A pattern that counts the characters its matches and its failed attempts pass over."""
+    """A compiled pattern that counts the characters it scans, in matches and in failed attempts."""
 
     def __init__(self, pattern: Any) -> None:
         self._pattern = pattern

@@ -1,7 +1,7 @@
-"""More and more clients that push as fast as they can, up to saturation and far past it.
+"""Overloads servers with more and more clients that push as fast as they can, far beyond saturation.
 
-Goodput holds, those beyond are told to come later (429), and what was acknowledged is there. So it is with a last crowd
-that does not wait as it is told, and asks again at once.
+Goodput must hold, excess requests must get a 429, and every acknowledged message must be there. The last round repeats
+this with clients that ignore `Retry-After` and retry immediately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.robustness.disconnects import is_whole, request
 
 LEVELS = (1, 8, 64, 256, 1_024)
 WAITING_MAX = 200
-"""Commands that wait for a commit; the next is told to come later."""
+"""The maximum of pending commands; the server answers the next one with 429."""
 BODY = json.dumps({"payload": "x" * 200}).encode()
 IMPATIENT_SECONDS = 0.02
 GOODPUT_SHARE_MIN = 0.5
@@ -72,7 +72,7 @@ async def _push_until(level: Level, port: int, end: float) -> None:
             while not is_whole(received):
                 part = await reader.read(65_536)
                 if not part:
-                    raise ConnectionError("the server hung up")
+                    raise ConnectionError("the server closed the connection")
                 received += part
             status = received.split(b" ", 2)[1]
             if status == b"201":
@@ -112,7 +112,7 @@ def run(store: str, folder: Path, seconds: float) -> Load:
                 kept = client.get("/queues/load/stats").json["ready"]
                 acknowledged = sum(each.answered for each in load.levels)
                 if kept < acknowledged:
-                    load.troubles.append(f"{acknowledged} were acknowledged, {kept} are there")
+                    load.troubles.append(f"{acknowledged} messages were acknowledged, but {kept} are in the queue")
                 load.troubles += level.troubles[:3]
     finally:
         world.close()
@@ -127,5 +127,5 @@ def judge(levels: list[Level]) -> list[str]:
         if level.goodput < GOODPUT_SHARE_MIN * best:
             troubles.append(f"goodput fell from {best:.0f} to {level.goodput:.0f} messages a second past saturation")
         if not level.refused:
-            troubles.append(f"{level.clients} clients, and none was told to come later")
+            troubles.append(f"none of {level.clients} clients got a 429")
     return troubles

@@ -38,7 +38,7 @@ class Report:
     fuzzed: dict[str, dict[str, Any]] = field(default_factory=dict)
     compatibility: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
-    """What did not come to an end."""
+    """The parts that ended with an exception."""
     without_disk: bool = False
 
     @property
@@ -62,7 +62,7 @@ class Report:
         (folder / "proof.json").write_bytes(msgspec.json.format(msgspec.json.encode(self._summary()), indent=1))
 
     def _parts(self) -> list[tuple[str, Any]]:
-        verdict = f"{len(self.troubles)} troubles" if self.troubles else "nothing lost, unexpected or leased to two"
+        verdict = f"{len(self.troubles)} violations" if self.troubles else "nothing lost, unexpected or leased twice"
         when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         machine = f"{platform.machine()}, Python {platform.python_version()}"
         parts: list[tuple[str, Any]] = [
@@ -70,7 +70,7 @@ class Report:
             ("p", f"{when}, {machine}, seed {self.seed}. Replay with --seed {self.seed}."),
         ]
         if self.without_disk:
-            parts.append(("p", "No C compiler: no power cuts, no failing disk, no moved clocks."))
+            parts.append(("p", "Skipped without a C compiler: power cuts, disk faults, clock changes."))
         for store in dict.fromkeys(storm.store for storm in self.storms):
             parts += self._storm_parts(store)
         for soak in self.soaks:
@@ -99,11 +99,11 @@ class Report:
         ]
         return [
             ("h2", f"Faults, {store}"),
-            ("p", f"{calls} calls of concurrent clients at every face in {seconds / 60:.1f} minutes."),
+            ("p", f"{calls} calls of concurrent clients of every API in {seconds / 60:.1f} minutes."),
             ("table", [["", *COLUMNS], *([row, *(total.rows[row][column] for column in COLUMNS)] for row in ROWS)]),
-            ("plot", ("calls answered a second", {"answered": answered})),
+            ("plot", ("successful calls per second", {"answered": answered})),
             ("table", [["fault", "times"], *([kind, str(count)] for kind, count in sorted(happened.items()))]),
-            ("p", "Why messages came again, or in another order than they were pushed:"),
+            ("p", "Reasons for redeliveries and for deliveries in another order than the pushes:"),
             ("table", [["reason", "times"], *([reason, str(count)] for reason, count in explained.most_common())]),
         ]
 
@@ -162,7 +162,7 @@ def _markdown(kind: str, content: Any) -> str:
         case "list":
             return "\n".join(f"- {each}" for each in content)
         case "plot":
-            return f"({content[0]}: a plot in proof.html)"
+            return f"(For the plot of {content[0]}, see proof.html.)"
         case _:
             return str(content)
 

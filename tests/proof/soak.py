@@ -1,4 +1,4 @@
-"""Runs clients for minutes without faults: memory, open files and latency stay flat."""
+"""Runs clients for minutes without faults, and checks that memory, open files and latency stay flat."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.proof.world import WORLDS, World
 
 WINDOW_SECONDS = 5
 SETTLED_SECONDS = 16 * 60
-"""By then as much is forgotten as is remembered anew: requests, and keys of appends, for 15 minutes."""
+"""The server remembers requests and append keys for 15 minutes. Afterwards as many expire as are added."""
 GROWTH_MAX = 1.15
 GROWTH_MIB_MAX = 12
 FILES_MORE_MAX = 8
@@ -33,7 +33,7 @@ class Sample(Struct):
     at: float
     """Seconds since 1970."""
     memory_mib: float
-    """Of all servers together."""
+    """The resident memory of all servers together."""
     files: int
     p50_ms: float = 0.0
     p99_ms: float = 0.0
@@ -79,7 +79,7 @@ def _sample(world: World) -> Sample:
 
 
 def _add_latencies(samples: list[Sample], history: History) -> None:
-    # A lease may wait for messages, which says nothing of the server.
+    # A lease may wait for messages, so its duration does not show how fast the server is.
     ops = [op for op in history.ops if op.outcome == "ok" and op.client != DRAIN and op.verb != "lease"]
     ops.sort(key=lambda op: op.ended)
     at, since = 0, ops[0].ended / 1000 if ops else 0.0
@@ -96,11 +96,13 @@ def _add_latencies(samples: list[Sample], history: History) -> None:
 
 
 def judge(samples: list[Sample]) -> list[str]:
-    """The last quarter against the second, by which everything is loaded that will be; of a longer run, against the
-    first after all has settled."""
+    """Compare the last quarter of the samples with the second, when everything has been loaded.
+
+    In a long run, compare it with the first quarter after `SETTLED_SECONDS`.
+    """
     quarter = len(samples) // 4
     if not quarter:
-        return ["too short to tell"]
+        return ["too few samples to judge"]
     settled = [sample for sample in samples if sample.at - samples[0].at >= SETTLED_SECONDS]
     if len(settled) >= quarter:
         samples, quarter = settled, len(settled) // 4

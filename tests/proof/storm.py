@@ -1,4 +1,4 @@
-"""Runs clients of every API while faults are injected, and judges the history."""
+"""Runs clients of every API while it injects faults, and checks the history."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEFT_AT_ONCE = 1_000
 
 @dataclass
 class Storm:
-    """One world's history, and what is to be said of it."""
+    """The history of one set of servers, and its verdict."""
 
     store: str
     seed: int
@@ -34,11 +34,11 @@ class Storm:
     happened: Counter[str]
     seconds: float
     answered: list[tuple[float, float]] = field(default_factory=list)
-    """Seconds since the beginning, and calls answered in that second."""
+    """For each second since the start, the number of successful calls."""
 
 
 def run(store: str, seed: int, folder: Path, enough: Callable[[Faults], bool]) -> Storm:
-    """Until `enough` says so after a fault."""
+    """Inject faults until `enough` returns True."""
     chance = random.Random(seed)
     world: World = WORLDS[store](folder / "world", chance)
     recorder = Recorder(History(store, seed, LEASE_MS, dict(PLACES)))
@@ -78,7 +78,7 @@ def start_clients(world: World, recorder: Recorder, chance: random.Random, stop:
 
 
 def settle(world: World, faults: Faults, clients: list[Client], stop: threading.Event) -> Verdict:
-    """Let the clients come to an end, take out everything that is left, and judge."""
+    """Stop the clients, drain every place, and check the history and the store."""
     recorder = faults.recorder
     stop.set()
     hanging = []
@@ -87,7 +87,7 @@ def settle(world: World, faults: Faults, clients: list[Client], stop: threading.
         if client.is_alive():
             hanging.append(client.name)
     if world.disk is not None:
-        # All leases have passed, also those that were taken while the clock was ahead.
+        # This expires all leases, including those that were granted while the clock was ahead.
         faults.move_clock(3 * HOUR_S)
     else:
         time.sleep(2 * LEASE_MS / 1000)
@@ -108,7 +108,7 @@ def settle(world: World, faults: Faults, clients: list[Client], stop: threading.
 
 
 def _drain(url: str, recorder: Recorder) -> None:
-    """Everything that is left, through the same faces."""
+    """Take everything that is left through the same APIs."""
     with penstock.connect(url, connect_timeout=30, retry_for=30) as client:
         for place, kind in PLACES.items():
             if kind in ("queue", "fifo"):
@@ -136,13 +136,13 @@ def _drain_queue(queue: penstock.Queue, recorder: Recorder, place: str) -> None:
     while True:
         op = recorder.begin(Op(DRAIN, "lease", place, 0))
         messages = queue.lease(LEFT_AT_ONCE, lease=60, wait=0)
-        # The tree's ids are the client's, or else the messages' time-ordered ones.
+        # The tree API identifies a message by its UUID, which the client may choose.
         ids = [m.uuid if "/" in place else m.id for m in messages]
         delivered = [Delivered(id_, m.payload, m.token, m.attempts) for id_, m in zip(ids, messages, strict=True)]
         recorder.done(op, delivered=delivered)
         if not messages:
             info = queue.info()
-            # While another server's sweep moves a message, nobody can lease it.
+            # A message cannot be leased while another server's sweep moves it.
             if info.ready + info.scheduled + info.leased == 0 or time.monotonic() > deadline:
                 return
             time.sleep(0.01)

@@ -117,7 +117,7 @@ def set_back(at: int, ahead_s: int = -3_600) -> Fault:
             [],
             {"handed out in its turn, and that answer was lost": 1},
         ),
-        # The client asked once more, and tells of that alone.
+        # The client retried the lease and recorded only the retry.
         (
             [*OVERTAKEN, Op("c", "lease", "p", 12, 60, "ok", limit=1)],
             [Fault("network cut", 15, 18)],
@@ -150,7 +150,7 @@ def test_what_may_happen_is_no_trouble_and_is_explained(
         ("queue", [push(), lease(20), lease(1_200), settle(1_300)], [], "pop duplicated"),
         ("queue", [push(), lease(20), settle(40), lease(1_200, "u")], [], "ack lost"),
         ("queue", [push(), lease(20), settle(40), lease(1_200, "u", client="drain")], [CUT], "ack lost"),
-        # Set back too little, before the first lease, or after the second.
+        # The clock was set back by too little, before the first lease, or after the second.
         ("queue", TWO_LEASES, [set_back(30, -4)], "pop duplicated"),
         ("queue", TWO_LEASES, [set_back(10)], "pop duplicated"),
         ("queue", TWO_LEASES, [set_back(600)], "pop duplicated"),

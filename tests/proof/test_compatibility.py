@@ -87,7 +87,7 @@ def test_a_client_works_with_a_server_of_a_later_version(later: Version, tmp_pat
 
 
 def _execute(url: str, statement: str, table: str = "queue") -> list[tuple[str, ...]]:
-    """Run SQL on a table of a store that is not in use."""
+    """Run SQL on a table of a store that no client uses."""
     if url.startswith("sqlite:///"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as file:
             return file.execute(statement.format(f"penstock_{table}")).fetchall()

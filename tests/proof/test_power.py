@@ -23,7 +23,7 @@ def ask(client: Client, method: str, path: str, body: object = None) -> object:
 
 
 def work(world: World, number: int) -> dict[str, set[str]]:
-    """What was answered: pushed, and acked, taken and appended."""
+    """Push, ack, take and append; return the payloads whose requests were acknowledged."""
     done: dict[str, set[str]] = {"pushed": set(), "acked": set(), "taken": set(), "appended": set()}
     with Client("127.0.0.1", world.servers[0].port) as client:
         for name in (f"{number}-{each}" for each in range(EACH)):
@@ -72,7 +72,8 @@ def test_a_power_cut_takes_back_nothing_that_was_answered(store: str, tmp_path: 
 def test_after_a_sync_that_failed_a_power_cut_takes_back_nothing_that_was_answered(
     killed: bool, tmp_path: Path
 ) -> None:
-    """A lease did not wait for the disk. What the system then dropped of it must not be a hole before later answers."""
+    """Leases are not fsynced. After a failed fsync the kernel may drop their WAL frames, and that hole must not make
+    SQLite discard later commits that were acknowledged."""
     world = WORLDS["sqlite"](tmp_path / "world", random.Random(2))
     assert world.disk is not None
     (server,) = world.servers

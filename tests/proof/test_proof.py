@@ -18,13 +18,13 @@ from tests.proof.world import WORLDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 5
-"""`make proof` goes on with seeds of its own."""
+"""A fixed seed for the tests; `make proof` draws its own."""
 
 
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("store", list(WORLDS))
 def test_nothing_is_lost_doubled_or_out_of_order_when_everything_fails_once(store: str) -> None:
-    # In a process of its own, as one of its threads may hang.
+    # It runs in its own process because one of its threads may hang.
     seed = str(random.SystemRandom().getrandbits(32))
     done = subprocess.run(
         [sys.executable, "-m", "tests.proof", "--short", "--store", store, "--seed", seed],

@@ -1,4 +1,4 @@
-"""Servers on one store, each behind its own relay, with a disk and a clock that fail on command."""
+"""Runs servers on one store, each behind its own relay, with injectable disk faults and clock changes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.proof.disk import Disk, Trace, compiler
 HEALED_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 60.0
 SERVERS = 2
-"""On one PostgreSQL."""
+"""The number of servers that share one PostgreSQL."""
 QUIET: dict[str, object] = {"canary_ms": 0, "sweep_ms": 200}
 
 
 class Server:
-    """`penstock serve` at a port that stays the same."""
+    """A `penstock serve` process that keeps its port across restarts."""
 
     def __init__(self, folder: Path, *flags: str, env: dict[str, str]) -> None:
         folder.mkdir(parents=True)
@@ -82,15 +82,15 @@ def as_environment(settings: dict[str, object]) -> dict[str, str]:
 
 
 class World:
-    """What both stores have."""
+    """Servers and their store; the base class for both kinds of store."""
 
     store: str
     servers: list[Server]
     disk: Disk | None = None
-    """None where nothing is to fail, or where there is no C compiler."""
+    """None if no faults are to be injected or there is no C compiler."""
     trace: Trace | None = None
     direct_url: str | None = None
-    """For clients without a server, if such do no harm here."""
+    """The URL for clients that use the store without a server; None if the store does not allow that."""
 
     def wait_until_healed(self) -> None:
         deadline = time.monotonic() + HEALED_SECONDS_MAX
@@ -103,7 +103,7 @@ class World:
         raise NotImplementedError
 
     def check(self) -> None:
-        """Of a store that nobody uses: counters equal a recount, and all that happened is in the journal."""
+        """Check that the counters equal a recount and that the journal is complete. No client may use the store."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class SqliteWorld(World):
     store = "sqlite"
 
     def __init__(self, folder: Path, chance: random.Random, *, broken: bool = True, **settings: object) -> None:
-        """With `broken`, on a disk that can fail."""
+        """Start a server; with `broken`, on a disk that can fail."""
         self._data = folder / "data"
         self._data.mkdir(parents=True)
         if broken and compiler():
@@ -146,7 +146,7 @@ class PostgresWorld(World):
         self.database = Cluster(synced=True, start=False)
         env = as_environment(settings)
         if broken and compiler():
-            # A PostgreSQL that finds no room for its own log stops altogether.
+            # PostgreSQL panics if it has no space for its own WAL.
             self.disk = Disk(self.database.data, self.database.folder, traced=True, roomy="pg_wal")
             self.trace = Trace(self.disk, chance)
             self.database.environment = self.disk.environment
@@ -164,7 +164,7 @@ class PostgresWorld(World):
             raise
 
     def stop_database(self, how: signal.Signals | None) -> None:
-        """None: every process of it at once, as when the power goes."""
+        """Send a signal to PostgreSQL's main process; None kills all its processes at once, like a power cut."""
         if how is not None:
             self.database.stop(how)
             return
@@ -174,7 +174,7 @@ class PostgresWorld(World):
         self.database.process.wait()
 
     def _processes(self) -> list[psutil.Process]:
-        """Held first, so that none is added meanwhile."""
+        """Return all processes of PostgreSQL, after suspending the main one so that it starts no more."""
         with contextlib.suppress(psutil.NoSuchProcess):
             main = psutil.Process(self.database.process.pid)
             main.suspend()
@@ -188,7 +188,7 @@ class PostgresWorld(World):
                 self.database.start()
                 return
             except RuntimeError:
-                # Processes of the one that was killed may still be there.
+                # Processes of the killed server may still be running.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
@@ -210,7 +210,7 @@ class PostgresWorld(World):
 
     def check(self) -> None:
         with closing(Tables(self.database.url, "penstock")) as tables:
-            # What a killed server had begun may still be ending: all is looked at as of one moment.
+            # A killed server's last transactions may still be in progress, so every query reads one snapshot.
             tables.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
             check_tables(tables, busy_exactly=False)
 
