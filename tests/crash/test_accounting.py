@@ -34,7 +34,7 @@ def settle(folder: Path, notes: str, drained: set[str]) -> Accounting:
         ("put p1 p2\n", set()),
     ],
 )
-def test_what_may_happen_is_no_trouble(tmp_path: Path, notes: str, drained: set[str]) -> None:
+def test_permitted_logs_have_no_violations(tmp_path: Path, notes: str, drained: set[str]) -> None:
     assert settle(tmp_path, notes, drained).troubles == []
 
 
@@ -52,7 +52,7 @@ def test_what_may_happen_is_no_trouble(tmp_path: Path, notes: str, drained: set[
         (PUT + "unexpected OSError()\n", {"m1"}, "put unexpected"),
     ],
 )
-def test_what_must_not_happen_is_seen(tmp_path: Path, notes: str, drained: set[str], trouble: str) -> None:
+def test_violations_are_reported(tmp_path: Path, notes: str, drained: set[str], trouble: str) -> None:
     accounting = settle(tmp_path, notes, drained)
     assert [each.partition(":")[0] for each in accounting.troubles] == [trouble]
     row, column = trouble.split()

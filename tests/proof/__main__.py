@@ -17,12 +17,12 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.proof import compatibility, fuzzing, load, soak, storm
+from tests.proof import compatibility, fault_run, fuzzing, load, soak
 from tests.proof.disk import compiler
 from tests.proof.faults import Faults
 from tests.proof.report import Report, merged
 
-PARTS = ("faults", "soak", "load", "nonsense", "compatibility")
+PARTS = ("faults", "soak", "load", "fuzzing", "compatibility")
 WORLD_SECONDS = 300
 """The lifetime of one set of servers; after it, a fresh one starts, so that each history stays small enough to read."""
 
@@ -59,10 +59,16 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=30, help="minutes of faults on each store  [30]")
     parser.add_argument("--soak-minutes", type=float, default=10, help="minutes of soak testing on each store  [10]")
     parser.add_argument("--load-seconds", type=float, default=10, help="seconds of load per number of clients  [10]")
-    parser.add_argument("--nonsense", type=int, default=20, help="size of each fuzzing campaign, such as requests per endpoint  [20]")
-    parser.add_argument("--compatibility-seconds", type=float, default=60, help="seconds of use before a store is migrated  [60]")
+    parser.add_argument(
+        "--fuzzing", type=int, default=20, help="size of each fuzzing campaign, such as requests per endpoint  [20]"
+    )
+    parser.add_argument(
+        "--compatibility-seconds", type=float, default=60, help="seconds of use before a store is migrated  [60]"
+    )
     parser.add_argument("--store", choices=("sqlite", "postgresql", "both"), default="both")
-    parser.add_argument("--only", choices=PARTS, action="append", dest="parts", help="run only this part; may be repeated")
+    parser.add_argument(
+        "--only", choices=PARTS, action="append", dest="parts", help="run only this part; may be repeated"
+    )
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument("--short", action="store_true", help="inject every fault once and skip the other parts")
     parser.add_argument("--out", type=Path, help="folder for the report  [./proof-report; none with --short]")
@@ -84,9 +90,9 @@ def _faults(report: Report, store: str, folder: Path, chosen: argparse.Namespace
             each_once = len(faults.happened) == len(faults.kinds())
             return each_once if chosen.short else time.monotonic() > world_end
 
-        done = storm.run(store, chosen.seed + number, folder / f"world{number}", enough)
-        report.storms.append(done)
-        total, happened, explained = merged([each for each in report.storms if each.store == store])
+        done = fault_run.run(store, chosen.seed + number, folder / f"world{number}", enough)
+        report.fault_runs.append(done)
+        total, happened, explained = merged([each for each in report.fault_runs if each.store == store])
         print(
             f"{store}, seed {done.seed}, {done.seconds:.0f} s, {happened.total()} faults\n{total.table()}", flush=True
         )
@@ -111,9 +117,9 @@ def _load(report: Report, store: str, folder: Path, chosen: argparse.Namespace) 
         print(f"load on {store}: {level.summary()}", flush=True)
 
 
-def _nonsense(report: Report, store: str, folder: Path, chosen: argparse.Namespace) -> None:
-    report.fuzzed[store] = fuzzing.run(store, folder, chosen.seed, chosen.nonsense)
-    print(f"nonsense on {store}: {report.fuzzed[store]}", flush=True)
+def _fuzz(report: Report, store: str, folder: Path, chosen: argparse.Namespace) -> None:
+    report.fuzzed[store] = fuzzing.run(store, folder, chosen.seed, chosen.fuzzing)
+    print(f"fuzzing on {store}: {report.fuzzed[store]}", flush=True)
 
 
 def _compatibility(report: Report, store: str, folder: Path, chosen: argparse.Namespace) -> None:
@@ -125,7 +131,7 @@ DO: dict[str, Callable[[Report, str, Path, argparse.Namespace], None]] = {
     "faults": _faults,
     "soak": _soak,
     "load": _load,
-    "nonsense": _nonsense,
+    "fuzzing": _fuzz,
     "compatibility": _compatibility,
 }
 

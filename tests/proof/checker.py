@@ -97,8 +97,8 @@ class Faults:
             if ended >= leased.began and began <= end
         )
 
-    def forgot(self, begin: int, end: int) -> str | None:
-        return next((fault.kind for fault in self._during(begin, end) if fault.forgets), None)
+    def lost_leases(self, begin: int, end: int) -> str | None:
+        return next((fault.kind for fault in self._during(begin, end) if fault.loses_leases), None)
 
     def lose_answers(self, begin: int, end: int) -> bool:
         return any(fault.kind in LOSE_ANSWERS for fault in self._during(begin, end))
@@ -221,8 +221,8 @@ class _Queue(_Place):
                 self.verdict.explain("pop", f"nacked, but the response was lost{self.faults.named(begin, end)}")
             elif latest >= held_until:
                 self.verdict.explain("pop", self._why_lapsed(earlier) + self.faults.named(begin, end))
-            elif forgot := self.faults.forgot(begin, end):
-                self.verdict.explain("pop", f"a crash lost its lease ({forgot})")
+            elif crash := self.faults.lost_leases(begin, end):
+                self.verdict.explain("pop", f"a crash lost its lease ({crash})")
             elif self.faults.set_back(earlier.of, end):
                 self.verdict.explain("pop", "leased before the clock was set back")
             else:
@@ -243,7 +243,7 @@ class _Queue(_Place):
             else:
                 self.trouble("put", "lost", f"{id_} was delivered and is gone without an ack")
             return
-        if len(acked) > 1 and not self.faults.forgot(acked[0].of.began, acked[-1].of.ended):
+        if len(acked) > 1 and not self.faults.lost_leases(acked[0].of.began, acked[-1].of.ended):
             acks = sorted((each.settled for each in acked if each.settled is not None), key=lambda op: op.ended)
             if any(two.began > one.ended for one, two in pairwise(acks)):
                 self.trouble("ack", "duplicated", f"{id_} was acked {len(acked)} times")
@@ -256,7 +256,7 @@ class _Queue(_Place):
         # After a crash lost a lease, its client may still hold the message while another client acks it.
         if any(
             each.of.began > first.ended
-            or (each.of.ended > first.ended and not self.faults.forgot(each.of.began, each.of.ended))
+            or (each.of.ended > first.ended and not self.faults.lost_leases(each.of.began, each.of.ended))
             for each in later
         ):
             self.trouble("ack", "lost", f"{id_} was redelivered after its ack")
@@ -272,13 +272,13 @@ class _Queue(_Place):
         ]
         firsts = [each[0] for each in self.deliveries.values() if each[0].what.payload in pushes]
         firsts.sort(key=lambda each: each.of.began)
-        told = sorted(firsts, key=lambda each: each.of.ended)
+        by_end = sorted(firsts, key=lambda each: each.of.ended)
         at, latest, last = 0, -1, None
         for each in firsts:
-            while told[at].of.ended < each.of.began:
-                begun = pushes[told[at].what.payload].began
+            while by_end[at].of.ended < each.of.began:
+                begun = pushes[by_end[at].what.payload].began
                 if begun > latest:
-                    latest, last = begun, told[at]
+                    latest, last = begun, by_end[at]
                 at += 1
             push = pushes[each.what.payload]
             if push.ended >= latest:

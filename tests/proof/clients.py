@@ -30,7 +30,7 @@ PLACES: dict[str, Kind] = {
     "box": "inbox",
 }
 TREE = {"ns": "shop", "task": "mail", "queue": "out"}
-EXHAUSTED = 900
+MAX_ATTEMPTS = 900
 """Too many attempts for any message to become a dead letter, which the checker would mistake for a lost message."""
 
 
@@ -46,13 +46,13 @@ class Refused(Exception):
 
 
 TROUBLES = (PenstockError, OSError, http.client.HTTPException, Refused)
-TELLING = (DiskFull, TryLater, StoreUnreachable, Unreachable, Refused)
+REPORTS_OUTCOME = (DiskFull, TryLater, StoreUnreachable, Unreachable, Refused)
 """The errors that report whether the request may have taken effect."""
 
 
 def prepare(url: str) -> None:
     """Create the queues and the stream that the clients use."""
-    options = {"max_attempts": EXHAUSTED, "backoff": "fixed", "backoff_ms": 100}
+    options = {"max_attempts": MAX_ATTEMPTS, "backoff": "fixed", "backoff_ms": 100}
     with penstock.connect(url, connect_timeout=30, retry_for=30) as client:
         client.create_queue("orders", **options)
         client.create_queue("mixed", **options)
@@ -100,7 +100,7 @@ class Client(threading.Thread):
         try:
             return ask()
         except TROUBLES as error:
-            self.recorder.failed(op, error, maybe_done=error.maybe_done if isinstance(error, TELLING) else True)
+            self.recorder.failed(op, error, maybe_done=error.maybe_done if isinstance(error, REPORTS_OUTCOME) else True)
             raise
 
 

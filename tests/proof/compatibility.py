@@ -51,7 +51,7 @@ def new_store(kind: str, folder: Path) -> Iterator[str]:
 
 
 def move_used_store(kind: str, folder: Path, seconds: float, *, kill: bool) -> dict[str, Any]:
-    """Use a server with default settings, stop it, migrate its store to the other kind, serve that, and migrate it back.
+    """Use a server with default settings, stop it, then migrate its store to the other kind, use it, and back.
 
     Returns the report of `penstock migrate-store`.
     """

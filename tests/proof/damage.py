@@ -1,9 +1,9 @@
 """Damages the files of a log in every way, and checks that no intact record is lost and no wrong one is served.
 
 A log is written and read once to learn its contents. Then some of its files are changed as disks, file systems and
-people change them: while it is closed, after a kill, or while its writer has it open. Afterwards the log is read, opened
-for writing, repaired and read again. A record counts as intact if its bytes are still at their position in a file of
-the right segment, whatever that file is called now.
+people change them: while it is closed, after a kill, or while its writer has it open. Afterwards the log is read,
+opened for writing, repaired and read again. A record counts as intact if its bytes are still at their position in a
+file of the right segment, whatever that file is called now.
 """
 
 from __future__ import annotations
@@ -349,7 +349,7 @@ def run_open(sound: Sound, folder: Path, kind: str, seed: int, outcome: Outcome)
 
 
 def run(folder: Path, seed: int, rounds: int, makers: Sequence[str] = tuple(MAKERS), *, one_in: int = 1) -> Outcome:
-    """Apply every kind of damage to every kind of log, closed and open, `rounds` times; or only one case in `one_in`."""
+    """Apply every kind of damage to every kind of log, closed and open, `rounds` times; or one case in `one_in`."""
     outcome = Outcome()
     for how in makers:
         place = folder / how.replace(", ", "-").replace(" ", "-")

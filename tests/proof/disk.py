@@ -219,13 +219,13 @@ class Trace:
         done, lost = self._pending[: len(self._pending) - undone], self._pending[len(self._pending) - undone :]
         for each in done:
             self._name(*each)
-        gone = tuple(f"{path}/" for kind, path, _, _ in lost if kind == "m")
-        self.names = {path: file for path, file in self.names.items() if not path.startswith(gone)}
+        lost_folders = tuple(f"{path}/" for kind, path, _, _ in lost if kind == "m")
+        self.names = {path: file for path, file in self.names.items() if not path.startswith(lost_folders)}
         self._pending = []
         for file in self.files.values():
             file.cut(self._chance)
         self._put_in_place()
-        for folder in gone:
+        for folder in lost_folders:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _put_in_place(self) -> None:

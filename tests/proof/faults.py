@@ -45,9 +45,9 @@ class Faults:
         self.happened[kind] += 1
 
     @contextmanager
-    def noted(self, kind: str, *, forgets: bool = False) -> Iterator[None]:
+    def noted(self, kind: str, *, loses_leases: bool = False) -> Iterator[None]:
         """Record the fault from before it begins until every server is ready again."""
-        fault = self.recorder.fault(kind, forgets=forgets)
+        fault = self.recorder.fault(kind, loses_leases=loses_leases)
         try:
             yield
             self.world.wait_until_healed()
@@ -129,22 +129,22 @@ def slow_network(faults: Faults, kind: str) -> None:
 
 
 def restart_postgres(faults: Faults, kind: str) -> None:
-    with faults.noted(kind, forgets=True):
+    with faults.noted(kind, loses_leases=True):
         faults.world.restart_database(signal.SIGQUIT)
 
 
 def kill_postgres(faults: Faults, kind: str) -> None:
-    with faults.noted(kind, forgets=True):
+    with faults.noted(kind, loses_leases=True):
         faults.world.restart_database(signal.SIGKILL)
 
 
 def power_cut(faults: Faults, kind: str) -> None:
-    with faults.noted(kind, forgets=True):
+    with faults.noted(kind, loses_leases=True):
         faults.world.power_cut()
 
 
 def disk_full(faults: Faults, kind: str) -> None:
-    with faults.noted(kind, forgets=True):
+    with faults.noted(kind, loses_leases=True):
         faults.disk().set(full=True)
         faults.pause(0.3, 1.0, 2.0)
         faults.disk().heal()
@@ -159,7 +159,7 @@ def slow_sync(faults: Faults, kind: str) -> None:
 
 def failing_sync(faults: Faults, kind: str) -> None:
     """Let fsyncs fail. PostgreSQL panics at the first failure and recovers from what is on disk."""
-    with faults.noted(kind, forgets=True):
+    with faults.noted(kind, loses_leases=True):
         faults.disk().set(syncs_to_fail=faults.chance.choice((1, 3)))
         faults.pause(0.5, 1.0)
         faults.disk().heal()

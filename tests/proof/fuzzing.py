@@ -136,7 +136,7 @@ def _check_result(arguments: list[str], result: Result) -> None:
 def fuzz_http(store: str, folder: Path, seed: int, examples: int) -> tuple[int, int]:
     """Fuzz every API by its OpenAPI document, then with raw bytes; return the numbers of requests and responses."""
     settings = {"wait_ms_max": 50, "wait_ms_default": 50, "payload_bytes": 100_000}
-    world = WORLDS[store](folder / "world", random.Random(seed), broken=False, **settings)
+    world = WORLDS[store](folder / "world", random.Random(seed), faulty=False, **settings)
     try:
         flags = ["--max-examples", str(examples), "--phases", "coverage,fuzzing,stateful", "--seed", str(seed)]
         requests, _ = fuzz(world.servers[0].port, folder, *flags)

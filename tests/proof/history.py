@@ -54,7 +54,7 @@ class Fault(Struct, omit_defaults=True):
     kind: str
     began: int
     ended: int = 0
-    forgets: bool = False
+    loses_leases: bool = False
     """True if the fault may lose recent leases, which are not fsynced."""
     ahead_s: int | None = None
     """How far the servers' clocks are ahead of the real time from then on."""
@@ -99,8 +99,8 @@ class Recorder(Struct):
         op.outcome = "maybe" if maybe_done else "no"
         op.error = f"{type(error).__name__}: {error}"[:200]
 
-    def fault(self, kind: str, *, forgets: bool = False, ahead_s: int | None = None) -> Fault:
-        fault = Fault(kind, now_ms(), 0, forgets, ahead_s)
+    def fault(self, kind: str, *, loses_leases: bool = False, ahead_s: int | None = None) -> Fault:
+        fault = Fault(kind, now_ms(), 0, loses_leases, ahead_s)
         with self.lock:
             self.history.faults.append(fault)
         return fault

@@ -100,7 +100,7 @@ async def _run_level(level: Level, ports: list[int], seconds: float) -> None:
 def run(store: str, folder: Path, seconds: float) -> Load:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4 * LEVELS[-1]), hard), hard))
-    world: World = WORLDS[store](folder / "world", random.Random(0), broken=False, commit_queue_max=WAITING_MAX)
+    world: World = WORLDS[store](folder / "world", random.Random(0), faulty=False, commit_queue_max=WAITING_MAX)
     load = Load(store, [*map(Level, LEVELS), Level(LEVELS[-1], impatient=True)], [])
     try:
         ports = [server.port for server in world.servers]

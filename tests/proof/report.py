@@ -14,9 +14,9 @@ import msgspec
 from penstock.pipeline.report.plots import STYLE as PLOTS_STYLE
 from penstock.pipeline.report.plots import lines
 from tests.crash.accounting import COLUMNS, Accounting
+from tests.proof.fault_run import FaultRun
 from tests.proof.load import Load
 from tests.proof.soak import Soak
-from tests.proof.storm import Storm
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2733; --paper: #fff; --faint: #8a97a5; --line: #dde3ea }
@@ -32,7 +32,7 @@ ROWS = ("put", "pop", "ack", "order")
 @dataclass
 class Report:
     seed: int
-    storms: list[Storm] = field(default_factory=list)
+    fault_runs: list[FaultRun] = field(default_factory=list)
     soaks: list[Soak] = field(default_factory=list)
     loads: list[Load] = field(default_factory=list)
     fuzzed: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -44,8 +44,8 @@ class Report:
     @property
     def troubles(self) -> list[str]:
         found = list(self.failed)
-        for storm in self.storms:
-            found += [f"{storm.store}, seed {storm.seed}: {each}" for each in storm.verdict.troubles]
+        for fault_run in self.fault_runs:
+            found += [f"{fault_run.store}, seed {fault_run.seed}: {each}" for each in fault_run.verdict.troubles]
         for soak in self.soaks:
             found += [f"{soak.store}, soak: {each}" for each in soak.troubles]
         for load in self.loads:
@@ -71,8 +71,8 @@ class Report:
         ]
         if self.without_disk:
             parts.append(("p", "Skipped without a C compiler: power cuts, disk faults, clock changes."))
-        for store in dict.fromkeys(storm.store for storm in self.storms):
-            parts += self._storm_parts(store)
+        for store in dict.fromkeys(fault_run.store for fault_run in self.fault_runs):
+            parts += self._fault_parts(store)
         for soak in self.soaks:
             parts += _soak_parts(soak)
         for load in self.loads:
@@ -88,14 +88,16 @@ class Report:
         parts += [("h2", "Troubles"), ("list", self.troubles or ["none"])]
         return parts
 
-    def _storm_parts(self, store: str) -> list[tuple[str, Any]]:
-        storms = [storm for storm in self.storms if storm.store == store]
-        total, happened, explained = merged(storms)
-        seconds = sum(storm.seconds for storm in storms)
-        calls = sum(len(storm.history.ops) for storm in storms)
-        began = [min(op.began for op in storm.history.ops) / 1000 for storm in storms]
+    def _fault_parts(self, store: str) -> list[tuple[str, Any]]:
+        fault_runs = [fault_run for fault_run in self.fault_runs if fault_run.store == store]
+        total, happened, explained = merged(fault_runs)
+        seconds = sum(fault_run.seconds for fault_run in fault_runs)
+        calls = sum(len(fault_run.history.ops) for fault_run in fault_runs)
+        began = [min(op.began for op in fault_run.history.ops) / 1000 for fault_run in fault_runs]
         answered = [
-            (begin + at, count) for begin, storm in zip(began, storms, strict=True) for at, count in storm.answered
+            (begin + at, count)
+            for begin, fault_run in zip(began, fault_runs, strict=True)
+            for at, count in fault_run.answered
         ]
         return [
             ("h2", f"Faults, {store}"),
@@ -109,12 +111,12 @@ class Report:
 
     def _summary(self) -> dict[str, Any]:
         stores = {}
-        for store in dict.fromkeys(storm.store for storm in self.storms):
-            storms = [storm for storm in self.storms if storm.store == store]
-            total, happened, explained = merged(storms)
+        for store in dict.fromkeys(fault_run.store for fault_run in self.fault_runs):
+            fault_runs = [fault_run for fault_run in self.fault_runs if fault_run.store == store]
+            total, happened, explained = merged(fault_runs)
             stores[store] = {
-                "seeds": [storm.seed for storm in storms],
-                "minutes": round(sum(storm.seconds for storm in storms) / 60, 2),
+                "seeds": [fault_run.seed for fault_run in fault_runs],
+                "minutes": round(sum(fault_run.seconds for fault_run in fault_runs) / 60, 2),
                 "rows": {row: {column: total.rows[row][column] for column in COLUMNS} for row in ROWS},
                 "faults": dict(happened),
                 "explained": dict(explained),
@@ -130,12 +132,12 @@ class Report:
         }
 
 
-def merged(storms: list[Storm]) -> tuple[Accounting, Any, Any]:
+def merged(fault_runs: list[FaultRun]) -> tuple[Accounting, Any, Any]:
     total = Accounting()
-    for storm in storms:
-        total.add(storm.verdict.accounting)
-    happened = sum((storm.happened for storm in storms), start=type(storms[0].happened)())
-    explained = sum((storm.verdict.explained for storm in storms), start=type(storms[0].happened)())
+    for fault_run in fault_runs:
+        total.add(fault_run.verdict.accounting)
+    happened = sum((fault_run.happened for fault_run in fault_runs), start=type(fault_runs[0].happened)())
+    explained = sum((fault_run.verdict.explained for fault_run in fault_runs), start=type(fault_runs[0].happened)())
     return total, happened, explained
 
 

@@ -15,9 +15,9 @@ from msgspec import Struct
 from tests.crash.workers import now_ms
 from tests.proof.checker import DRAIN, Verdict
 from tests.proof.clients import LEASE_MS, PLACES, prepare
+from tests.proof.fault_run import settle, start_clients
 from tests.proof.faults import Faults
 from tests.proof.history import History, Recorder
-from tests.proof.storm import settle, start_clients
 from tests.proof.world import WORLDS, World
 
 WINDOW_SECONDS = 5
@@ -51,7 +51,7 @@ class Soak:
 
 def run(store: str, seed: int, folder: Path, seconds: float) -> Soak:
     chance = random.Random(seed)
-    world: World = WORLDS[store](folder / "world", chance, broken=False)
+    world: World = WORLDS[store](folder / "world", chance, faulty=False)
     recorder = Recorder(History(store, seed, LEASE_MS, dict(PLACES)))
     samples: list[Sample] = []
     try:

@@ -48,13 +48,13 @@ def take(at: int, *messages: tuple[int, str], outcome: str = "ok") -> Op:
 
 
 HALF = Op("w", "push", "p", 0, 5, "maybe", ["a", "b"])
-IN_TURN = [push(), push("b", 2, 10), lease(20), lease(30, "u", "b", 2), settle(40), settle(40, "u", 2)]
+IN_ORDER = [push(), push("b", 2, 10), lease(20), lease(30, "u", "b", 2), settle(40), settle(40, "u", 2)]
 OVERTAKEN = [push(), push("b", 2, 10), lease(20, "u", "b", 2), lease(30), settle(40), settle(40, "u", 2)]
-HELD_UP = Op("d", "lease", "p", 20, 1_400, "ok", delivered=[Delivered(1, "a", "t", 1)], limit=1)
-UNDER_WAY = Op("c", "ack", "p", 40, 1_400, "ok", [], [1], ["t"])
+DELAYED_LEASE = Op("d", "lease", "p", 20, 1_400, "ok", delivered=[Delivered(1, "a", "t", 1)], limit=1)
+ACK_IN_FLIGHT = Op("c", "ack", "p", 40, 1_400, "ok", [], [1], ["t"])
 TWICE = [lease(20), settle(25), lease(120, "u", id_=2), settle(140, "u", id_=2)]
 TWO_LEASES = [push(), lease(20), lease(500, "u", attempts=2), settle(520, "u")]
-CUT = Fault("power cut", 30, 60, forgets=True)
+CUT = Fault("power cut", 30, 60, loses_leases=True)
 AHEAD, BACK = Fault("clock +1 h", 30, 40, ahead_s=3_600), Fault("clock -1 h", 30, 40, ahead_s=0)
 
 
@@ -74,58 +74,61 @@ def set_back(at: int, ahead_s: int = -3_600) -> Fault:
         (
             [push(), lease(20), lease(1_200, "u"), settle(1_300, "u")],
             [],
-            {"kept until its lease had passed": 1},
+            {"held until its lease expired": 1},
         ),
         (
             [push(), lease(20), lease(1_200, "u", attempts=2), settle(1_300, "u")],
             [Fault("clock -1 h", 1_100, 1_110, ahead_s=-3_600)],
-            {"kept until its lease had passed (clock -1 h)": 1},
+            {"held until its lease expired (clock -1 h)": 1},
         ),
         (
-            [push(), lease(20), UNDER_WAY, lease(1_200, "u", attempts=2), settle(1_300, "u")],
+            [push(), lease(20), ACK_IN_FLIGHT, lease(1_200, "u", attempts=2), settle(1_300, "u")],
             [],
-            {"its ack did not arrive, and its lease passed": 1, "acked by another while its ack was under way": 1},
+            {
+                "its ack did not arrive, and its lease expired": 1,
+                "acked by another client while its ack was in flight": 1,
+            },
         ),
         (
-            [push(), HELD_UP, lease(1_200, "u", attempts=2), settle(1_300, "u"), settle(1_450, stale=True)],
+            [push(), DELAYED_LEASE, lease(1_200, "u", attempts=2), settle(1_300, "u"), settle(1_450, stale=True)],
             [Fault("SIGSTOP", 50, 1_390)],
-            {"settled after its lease had passed (SIGSTOP)": 1},
+            {"settled after its lease expired (SIGSTOP)": 1},
         ),
         (
             [push(), lease(20), settle(1_100, stale=True), lease(1_200, "u"), settle(1_300, "u")],
             [Fault("SIGSTOP", 50, 1_150)],
-            {"settled after its lease had passed (SIGSTOP)": 1},
+            {"settled after its lease expired (SIGSTOP)": 1},
         ),
         (
             [push(), lease(20), settle(40, outcome="maybe"), lease(1_200, "u"), settle(1_300, "u")],
             [Fault("network cut", 30, 60)],
-            {"its ack did not arrive, and its lease passed (network cut)": 1},
+            {"its ack did not arrive, and its lease expired (network cut)": 1},
         ),
-        (TWO_LEASES, [CUT], {"its lease was forgotten (power cut)": 1}),
-        (TWO_LEASES, [AHEAD], {"kept until its lease had passed (clock +1 h)": 1}),
+        (TWO_LEASES, [CUT], {"a crash lost its lease (power cut)": 1}),
+        (TWO_LEASES, [AHEAD], {"held until its lease expired (clock +1 h)": 1}),
         (TWO_LEASES, [set_back(30)], {"leased before the clock was set back": 1}),
         (TWO_LEASES, [set_back(495)], {"leased before the clock was set back": 1}),
         (TWO_LEASES, [Fault("clock +1 h", 0, 1, ahead_s=3_600), BACK], {"leased before the clock was set back": 1}),
         (
             [push(), lease(20), settle(40, verb="nack", outcome="maybe"), lease(90, "u"), settle(95, "u")],
             [],
-            {"given back, and the answer was lost": 1},
+            {"nacked, but the response was lost": 1},
         ),
-        (IN_TURN, [], {}),
+        (IN_ORDER, [], {}),
         (
             [*OVERTAKEN, Op("c", "lease", "p", 12, 25, "maybe", limit=1)],
             [],
-            {"handed out in its turn, and that answer was lost": 1},
+            {"delivered in order, but that response was lost": 1},
         ),
         # The client retried the lease and recorded only the retry.
         (
             [*OVERTAKEN, Op("c", "lease", "p", 12, 60, "ok", limit=1)],
             [Fault("network cut", 15, 18)],
-            {"handed out in its turn, and that answer was lost": 1},
+            {"delivered in order, but that response was lost": 1},
         ),
     ],
 )
-def test_what_may_happen_is_no_trouble_and_is_explained(
+def test_permitted_histories_have_no_violations_and_are_explained(
     ops: list[Op], faults: list[Fault], explained: dict[str, int]
 ) -> None:
     verdict = check(history("fifo", ops, faults))
@@ -146,7 +149,7 @@ def test_what_may_happen_is_no_trouble_and_is_explained(
         ("queue", [push(), lease(20, id_=2), settle(40, id_=2)], [], "put duplicated"),
         ("queue", TWO_LEASES, [], "pop duplicated"),
         ("queue", TWO_LEASES, [Fault("SIGKILL", 30, 60)], "pop duplicated"),
-        ("queue", TWO_LEASES, [Fault("power cut", 600, 700, forgets=True)], "pop duplicated"),
+        ("queue", TWO_LEASES, [Fault("power cut", 600, 700, loses_leases=True)], "pop duplicated"),
         ("queue", [push(), lease(20), lease(1_200), settle(1_300)], [], "pop duplicated"),
         ("queue", [push(), lease(20), settle(40), lease(1_200, "u")], [], "ack lost"),
         ("queue", [push(), lease(20), settle(40), lease(1_200, "u", client="drain")], [CUT], "ack lost"),
@@ -165,17 +168,17 @@ def test_what_may_happen_is_no_trouble_and_is_explained(
         ("inbox", [push(), take(20, (1, "a")), take(40, (1, "a"))], [], "pop duplicated"),
     ],
 )
-def test_what_must_not_happen_is_seen(kind: Kind, ops: list[Op], faults: list[Fault], trouble: str) -> None:
+def test_violations_are_reported(kind: Kind, ops: list[Op], faults: list[Fault], trouble: str) -> None:
     verdict = check(history(kind, ops, faults))
     assert [each.partition(":")[0] for each in verdict.troubles] == [trouble]
 
 
-def test_an_inbox_may_lose_what_a_lost_answer_held_and_no_more() -> None:
+def test_an_inbox_may_lose_only_the_messages_of_a_lost_response() -> None:
     ops = [push(), push("b", 2), push("c", 3), take(20, outcome="maybe")]
     assert len(check(history("inbox", ops)).troubles) == 3
     assert check(history("inbox", [*ops[1:]])).troubles == []
 
 
-def test_a_history_that_was_saved_is_judged_the_same(tmp_path: Path) -> None:
+def test_a_saved_history_gets_the_same_verdict(tmp_path: Path) -> None:
     history("queue", TWO_LEASES, [CUT]).save(tmp_path / "history.json")
-    assert check(load(tmp_path / "history.json")).explained == {"its lease was forgotten (power cut)": 1}
+    assert check(load(tmp_path / "history.json")).explained == {"a crash lost its lease (power cut)": 1}

@@ -23,11 +23,11 @@ KINDS = ["sqlite", "postgresql"]
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_store_of_a_used_default_server_moves_there_and_back(kind: str, kill: bool, tmp_path: Path) -> None:
+def test_the_store_of_a_used_default_server_migrates_in_both_directions(kind: str, kill: bool, tmp_path: Path) -> None:
     assert compatibility.move_used_store(kind, tmp_path, 0, kill=kill)["messages"] > 0
 
 
-def test_a_used_store_holds_the_same_for_as_long_as_a_move_takes(tmp_path: Path) -> None:
+def test_a_used_store_does_not_change_while_a_migration_could_run(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/penstock.db"
     compatibility.use_server(url, tmp_path, 0, kill=False)
     before = compatibility.contents(url)

@@ -30,7 +30,7 @@ os.rename("old", "new")
 """
 
 
-def test_a_power_cut_takes_back_what_was_not_synced_and_nothing_else(tmp_path: Path) -> None:
+def test_a_power_cut_undoes_only_unsynced_changes(tmp_path: Path) -> None:
     sizes, names = set(), set()
     for seed in range(12):
         root = tmp_path / f"root{seed}"
@@ -50,7 +50,7 @@ def test_a_power_cut_takes_back_what_was_not_synced_and_nothing_else(tmp_path: P
     assert names == {("old", "synced"), ("old", "synced", "unsynced"), ("new", "synced", "unsynced")}
 
 
-def test_a_note_that_a_kill_cut_off_is_passed_over(tmp_path: Path) -> None:
+def test_a_trace_record_that_a_kill_truncated_is_skipped(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     disk = Disk(root, tmp_path, traced=True)
@@ -67,7 +67,7 @@ def test_a_note_that_a_kill_cut_off_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("faults", "code", "told"),
+    ("faults", "code", "error"),
     [
         ({"full": True}, "os.pwrite(fd, b'x', 1 << 20)", "No space left"),
         ({"full": True}, "os.open(sys.argv[1] + '/new', os.O_CREAT | os.O_WRONLY)", "No space left"),
@@ -76,7 +76,7 @@ def test_a_note_that_a_kill_cut_off_is_passed_over(tmp_path: Path) -> None:
         ({"syncs_to_fail": 1}, "\ntry: os.fdatasync(fd)\nexcept OSError: os.fdatasync(fd)", ""),
     ],
 )
-def test_it_fails_as_it_is_told(tmp_path: Path, faults: dict[str, int], code: str, told: str) -> None:
+def test_the_disk_fails_with_the_injected_faults(tmp_path: Path, faults: dict[str, int], code: str, error: str) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "file").write_bytes(b"there")
@@ -86,11 +86,11 @@ def test_it_fails_as_it_is_told(tmp_path: Path, faults: dict[str, int], code: st
     done = subprocess.run(
         [sys.executable, "-c", script, root], env=os.environ | disk.environment, capture_output=True, text=True
     )
-    assert (done.returncode == 0) == (not told)
-    assert told in done.stderr
+    assert (done.returncode == 0) == (not error)
+    assert error in done.stderr
 
 
-def test_the_clock_is_where_it_was_moved_to(tmp_path: Path) -> None:
+def test_a_moved_clock_shows_the_new_time(tmp_path: Path) -> None:
     disk = Disk(tmp_path, tmp_path, traced=False)
     disk.move_clock(3_600)
     script = "import time, sys; print(time.time() - float(sys.argv[1]))"
@@ -120,12 +120,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
-    ("trouble", "count", "code", "kept"),
+    ("fault", "count", "code", "kept"),
     [({"index_full": True}, 36, "disk_full", True), ({"full": True}, 36, "disk_full", False)],
     ids=["the index of the log cannot grow", "the disk is full"],
 )
-def test_a_push_that_failed_is_said_to_be_gone_only_if_a_kill_cannot_bring_it_back(
-    tmp_path: Path, trouble: dict[str, bool], count: int, code: str, kept: bool
+def test_a_failed_push_is_reported_as_undone_only_if_a_kill_cannot_bring_it_back(
+    tmp_path: Path, fault: dict[str, bool], count: int, code: str, kept: bool
 ) -> None:
     root = tmp_path / "root"
     root.mkdir()
@@ -140,7 +140,7 @@ def test_a_push_that_failed_is_said_to_be_gone_only_if_a_kill_cannot_bring_it_ba
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        disk.set(**trouble)
+        disk.set(**fault)
         process.stdin.write("go\n")
         process.stdin.flush()
         refused, maybe_done, text = json.loads(process.stdout.readline())

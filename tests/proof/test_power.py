@@ -69,9 +69,7 @@ def test_a_power_cut_takes_back_nothing_that_was_answered(store: str, tmp_path: 
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("killed", [False, True], ids=["going on", "killed"])
-def test_after_a_sync_that_failed_a_power_cut_takes_back_nothing_that_was_answered(
-    killed: bool, tmp_path: Path
-) -> None:
+def test_after_a_failed_fsync_a_power_cut_undoes_nothing_that_was_acknowledged(killed: bool, tmp_path: Path) -> None:
     """Leases are not fsynced. After a failed fsync the kernel may drop their WAL frames, and that hole must not make
     SQLite discard later commits that were acknowledged."""
     world = WORLDS["sqlite"](tmp_path / "world", random.Random(2))

@@ -23,7 +23,7 @@ SEED = 5
 
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("store", list(WORLDS))
-def test_nothing_is_lost_doubled_or_out_of_order_when_everything_fails_once(store: str) -> None:
+def test_nothing_is_lost_duplicated_or_reordered_when_every_fault_happens_once(store: str) -> None:
     # It runs in its own process because one of its threads may hang.
     seed = str(random.SystemRandom().getrandbits(32))
     done = subprocess.run(
@@ -37,18 +37,18 @@ def test_nothing_is_lost_doubled_or_out_of_order_when_everything_fails_once(stor
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_changed_files_of_a_log_never_serve_a_wrong_byte(tmp_path: Path) -> None:
+def test_a_log_with_changed_files_never_serves_a_wrong_byte(tmp_path: Path) -> None:
     assert fuzzing.fuzz_logs(tmp_path, SEED, 40) == 40
 
 
 @pytest.mark.parametrize("how", list(damage.MAKERS))
-def test_damage_of_every_kind_costs_no_intact_record_and_serves_no_wrong_one(tmp_path: Path, how: str) -> None:
+def test_no_kind_of_damage_loses_intact_records_or_serves_wrong_ones(tmp_path: Path, how: str) -> None:
     outcome = damage.run(tmp_path, SEED, 1, (how,), one_in=5)
     assert outcome.troubles == []
     assert outcome.intact > 500
 
 
-def test_no_arguments_of_any_command_end_in_a_traceback(tmp_path: Path) -> None:
+def test_no_command_line_ends_in_a_traceback(tmp_path: Path) -> None:
     ran = fuzzing.fuzz_cli(tmp_path, SEED, 3)
     assert len(ran) > 40
 
@@ -71,11 +71,11 @@ def flat(**changes: list[float]) -> list[Sample]:
         (flat(p50_ms=[2.0, 2, 2, 4, 8, 16, 32, 64]), 1),
     ],
 )
-def test_a_soak_that_is_not_flat_is_told(samples: list[Sample], troubles: int) -> None:
+def test_a_soak_that_is_not_flat_is_reported(samples: list[Sample], troubles: int) -> None:
     assert len(judge_soak(samples)) == troubles
 
 
-def test_goodput_that_falls_and_clients_that_are_never_refused_are_told() -> None:
+def test_falling_goodput_and_missing_refusals_are_reported() -> None:
     def level(clients: int, answered: int, refused: int) -> Level:
         return Level(clients, 1.0, answered=answered, refused=refused)
 

@@ -114,11 +114,11 @@ class World:
 class SqliteWorld(World):
     store = "sqlite"
 
-    def __init__(self, folder: Path, chance: random.Random, *, broken: bool = True, **settings: object) -> None:
-        """Start a server; with `broken`, on a disk that can fail."""
+    def __init__(self, folder: Path, chance: random.Random, *, faulty: bool = True, **settings: object) -> None:
+        """Start a server; with `faulty`, on a disk that can fail."""
         self._data = folder / "data"
         self._data.mkdir(parents=True)
-        if broken and compiler():
+        if faulty and compiler():
             self.disk = Disk(self._data, folder, traced=True)
             self.trace = Trace(self.disk, chance)
         env = as_environment(settings) | (self.disk.environment if self.disk is not None else {})
@@ -142,10 +142,10 @@ class SqliteWorld(World):
 class PostgresWorld(World):
     store = "postgresql"
 
-    def __init__(self, folder: Path, chance: random.Random, *, broken: bool = True, **settings: object) -> None:
+    def __init__(self, folder: Path, chance: random.Random, *, faulty: bool = True, **settings: object) -> None:
         self.database = Cluster(synced=True, start=False)
         env = as_environment(settings)
-        if broken and compiler():
+        if faulty and compiler():
             # PostgreSQL panics if it has no space for its own WAL.
             self.disk = Disk(self.database.data, self.database.folder, traced=True, roomy="pg_wal")
             self.trace = Trace(self.disk, chance)

@@ -24,7 +24,7 @@ LEFT_AT_ONCE = 1_000
 
 
 @dataclass
-class Storm:
+class FaultRun:
     """The history of one set of servers, and its verdict."""
 
     store: str
@@ -37,7 +37,7 @@ class Storm:
     """For each second since the start, the number of successful calls."""
 
 
-def run(store: str, seed: int, folder: Path, enough: Callable[[Faults], bool]) -> Storm:
+def run(store: str, seed: int, folder: Path, enough: Callable[[Faults], bool]) -> FaultRun:
     """Inject faults until `enough` returns True."""
     chance = random.Random(seed)
     world: World = WORLDS[store](folder / "world", chance)
@@ -57,9 +57,9 @@ def run(store: str, seed: int, folder: Path, enough: Callable[[Faults], bool]) -
     finally:
         recorder.history.save(folder / "history.json")
         world.close()
-    storm = Storm(store, seed, recorder.history, verdict, faults.happened, time.monotonic() - started)
-    storm.answered = _answered(recorder.history)
-    return storm
+    fault_run = FaultRun(store, seed, recorder.history, verdict, faults.happened, time.monotonic() - started)
+    fault_run.answered = _answered(recorder.history)
+    return fault_run
 
 
 def start_clients(world: World, recorder: Recorder, chance: random.Random, stop: threading.Event) -> list[Client]:
