@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    # For each module anew: while it runs, Playwright's loop is in the way of tests that use one of their own.
+    # The browser lives for one module only, because Playwright's running event loop breaks tests that start their own.
     program = find_browser()
     with sync_playwright() as playwright:
         arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
@@ -52,12 +52,12 @@ def client(server: Running) -> Iterator[Client]:
 
 @pytest.fixture
 def name() -> str:
-    """A queue name that nobody else has."""
+    """Return a unique queue name."""
     return f"q{next(_numbers)}"
 
 
 class Dashboard:
-    """A page of one server, with its manners watched."""
+    """A page of one server that records console errors and requests."""
 
     def __init__(self, page: Page, base: str) -> None:
         self.page = page
@@ -71,7 +71,7 @@ class Dashboard:
         page.on("websocket", lambda socket: self.asked.append(socket.url.replace("ws", "http", 1)))
 
     def go(self, place: str = "") -> Page:
-        # A page of one address is not loaded again for another part behind the #.
+        # Changing only the part after # does not reload the page.
         self.page.goto(f"{self.base}#/{place}")
         expect(self.page.locator("h1")).to_be_visible()
         return self.page
@@ -80,10 +80,10 @@ class Dashboard:
         return self.page.locator(f"[data-tile={name}] dd").first
 
     def behaved(self, *, errors: bool = True) -> None:
-        strangers = [url for url in self.asked if not url.startswith((self.base, "blob:"))]
-        assert not strangers
+        foreign_urls = [url for url in self.requests if not url.startswith((self.base, "blob:"))]
+        assert not foreign_urls
         if errors:
-            assert not self.said
+            assert not self.errors
 
 
 Open = Callable[..., Dashboard]
@@ -91,7 +91,7 @@ Open = Callable[..., Dashboard]
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
-    """A page in a context of its own."""
+    """Return a function that opens a dashboard in a new browser context."""
     contexts: list[BrowserContext] = []
     opened: list[Dashboard] = []
 

@@ -12,7 +12,7 @@ from tests.tasks import end
 
 @contextlib.contextmanager
 def below(prefix: str, port: int) -> Iterator[int]:
-    """The port on which everything below the prefix leads to that server."""
+    """Yield a port that forwards all requests below the prefix to the server."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="proxy")
     thread.start()
@@ -28,7 +28,7 @@ def below(prefix: str, port: int) -> Iterator[int]:
 
 
 async def _serve(prefix: bytes, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    # A browser opens connections that it then does not use, and they last until the end.
+    # A browser also opens connections that it never uses, so this task may be cancelled while it waits for a request.
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
         async with _closed(writer):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -36,7 +36,7 @@ async def _serve(prefix: bytes, port: int, reader: asyncio.StreamReader, writer:
             if not path.startswith(prefix + b"/"):
                 writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
                 return
-            # One request a connection, so that only heads need reading.
+            # Closing after each request means that only the first head has to be parsed.
             rest = rest.replace(b"onnection: keep-alive", b"onnection: close")
             onward_reader, onward_writer = await asyncio.open_connection("127.0.0.1", port)
             async with _closed(onward_writer):

@@ -1,4 +1,4 @@
-"""The actions of each screen on both stores, and those that a read-only user does not have."""
+"""The actions of each screen work on both stores, and a read-only user does not get them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every screen: no message becomes markup, everything is accessible, and data stays live."""
+"""Every screen escapes markup, is accessible, and follows live data."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ PLACES = {
     "workers": "tbody tr",
     "pipeline": ".empty",
 }
-"""Each screen, and what is on it once it is drawn."""
+"""Each screen, with a selector that matches once it is rendered."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """These do not depend on the store."""
+    """Run one server: these tests do not depend on the store."""
     with running(tmp_path_factory.mktemp("manners")) as server, server.client() as client:
         queue = client.queue("shop/orders/paid", max_attempts=1)
         push(client, queue, *({"order": n} for n in range(20)))
@@ -65,7 +65,7 @@ def test_axe_finds_nothing_serious_on_any_screen(
 ) -> None:
     dashboard = open_page(f"http://127.0.0.1:{server.port}/", color_scheme=scheme, reduced_motion="reduce")
     dashboard.go().evaluate(AXE)
-    # In the dark nothing but colours differs.
+    # The dark scheme changes only colours.
     rules = "['color-contrast']" if scheme == "dark" else "undefined"
     found = {}
     for place, sign in places.items():
@@ -194,7 +194,7 @@ def test_ten_thousand_queues_are_listed_searched_and_never_all_drawn(open_page: 
 
 def test_empty_states_say_what_to_do_next_with_the_command(open_page: Open, tmp_path: Path) -> None:
     with running(tmp_path) as server, server.client() as client:
-        # A server's own, which a user has not made.
+        # The server's own queue must not count as the user's.
         client.queue("penstock.canary")
         dashboard = open_page(f"http://127.0.0.1:{server.port}/")
         commands = {

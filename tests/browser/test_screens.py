@@ -1,4 +1,4 @@
-"""Each screen shows the state of the server on both stores, and follows its changes."""
+"""Each screen shows the current state of the server, on both stores."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_charts_say_in_which_unit_they_are(dashboard: Dashboard, client: Client,
 
 
 def test_rates_are_right_as_soon_as_the_page_is_there(open_page: Open, tmp_path: Path) -> None:
-    """Over ten seconds of which one was watched, the rate would be a tenth of what it is."""
+    """A rate over ten seconds would be far too low if the page has watched for only one of them."""
     with running(tmp_path) as server, server.client() as client:
         queue = client.queue("q")
         push(client, queue, *range(600))
@@ -239,7 +239,7 @@ def test_rates_are_right_as_soon_as_the_page_is_there(open_page: Open, tmp_path:
         expect(page.get_by_label("Latest events")).to_contain_text("pushed")
         rate, label = re.findall(r"([\d.,]+)/s\s+(.+)", tile.inner_text())[0]
         assert (float(rate) >= 600 / 120, label) == (True, "last minute"), rate
-        page.clock.fast_forward(10_000)  # Once ten seconds were watched, they count.
+        page.clock.fast_forward(10_000)  # After ten seconds the page has enough data of its own.
         expect(tile).to_contain_text("over 10 s")
 
 

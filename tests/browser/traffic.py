@@ -28,7 +28,7 @@ def ack(client: Client, queue: str, batch: int = 1) -> None:
 
 
 def die(client: Client, queue: str, *errors: str) -> list[int]:
-    """A dead letter for each error; the queue allows one attempt."""
+    """Create a dead letter for each error. The queue must allow only one attempt."""
     ids = push(client, queue, *({"n": n} for n in range(len(errors))))
     leased = lease(client, queue, len(errors))
     items = [{"id": m["id"], "token": m["token"], "error": e} for m, e in zip(leased, errors, strict=True)]

@@ -1,4 +1,4 @@
-"""Compares the logs of killed processes with the queue: is anything lost, duplicated or undone?"""
+"""Compares the logs of killed processes with the queue, and reports lost, duplicated and undone operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.crash.workers import LEASE_SECONDS
 
 CLOCK_MS = 2
-"""Two processes read the same clock, but each in whole milliseconds."""
+"""The tolerance for timestamps, which each process rounds to milliseconds."""
 COLUMNS = ("attempted", "acknowledged", "lost", "duplicated", "recovered", "unexpected")
 
 
@@ -21,12 +21,12 @@ class Delivery:
     asked_at: int
     told_at: int
     settled: str = ""
-    """The last that was noted of it: ack, acked, lost-ack, nack, nacked or lost-nack."""
+    """The last logged event of the delivery: ack, acked, lost-ack, nack, nacked or lost-nack."""
 
 
 @dataclass
 class Accounting:
-    """Rows `put`, `pop` and `ack`. Recovered: not acknowledged, for the process was killed, and yet done."""
+    """Counts for `put`, `pop` and `ack`. Recovered operations were done, although a kill prevented the response."""
 
     rows: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     troubles: list[str] = field(default_factory=list)
@@ -50,16 +50,16 @@ class Accounting:
 
 
 class Ledger:
-    """All that was noted about one queue file."""
+    """The logged operations on one queue file."""
 
     def __init__(self) -> None:
         self.accounting = Accounting()
         self.batches: list[tuple[list[str], bool]] = []
-        """The payloads of each put, and whether it was answered."""
+        """The payloads of each put, and True if it was acknowledged."""
         self.deliveries: dict[str, dict[int, Delivery]] = defaultdict(dict)
-        """By message, then by how many deliveries came before."""
+        """The deliveries of each message id, by retry count."""
         self.ids: dict[str, set[str]] = defaultdict(set)
-        """By payload."""
+        """The ids of each payload."""
 
     def read(self, notes: Iterable[Path]) -> None:
         for path in notes:
@@ -97,7 +97,7 @@ class Ledger:
     def deliver(self, id_: str, payload: str, retries: int, asked_at: int, told_at: int) -> None:
         self.ids[payload].add(id_)
         if retries in self.deliveries[id_]:
-            self.accounting.trouble("pop", "duplicated", f"{id_} was handed out twice as delivery {retries + 1}")
+            self.accounting.trouble("pop", "duplicated", f"{id_} was delivered twice as attempt {retries + 1}")
         self.deliveries[id_][retries] = Delivery(payload, asked_at, told_at)
 
     def settle(self, drained: set[str]) -> Accounting:
@@ -115,14 +115,14 @@ class Ledger:
             missing = [payload for payload in payloads if payload not in delivered]
             if answered:
                 for payload in missing:
-                    self.accounting.trouble("put", "lost", f"{payload} ({self.ids[payload]}) never came")
+                    self.accounting.trouble("put", "lost", f"{payload} ({self.ids[payload]}) was never delivered")
             elif missing and len(missing) < len(payloads):
-                self.accounting.trouble("put", "unexpected", f"half of a batch was kept: {payloads}")
+                self.accounting.trouble("put", "unexpected", f"only part of a batch was stored: {payloads}")
             else:
                 self.accounting.rows["put"]["recovered"] += len(payloads) - len(missing)
         for payload, ids in self.ids.items():
             if len(ids) > 1:
-                self.accounting.trouble("put", "duplicated", f"{payload} is in {ids}")
+                self.accounting.trouble("put", "duplicated", f"{payload} is stored as {ids}")
         for payload in delivered - put:
             self.accounting.trouble("pop", "unexpected", f"{payload} was never put")
 
@@ -141,9 +141,9 @@ class Ledger:
         if len(acks) > 1:
             self.accounting.trouble("ack", "duplicated", f"{id_} was acked as deliveries {acks}")
         if acks and (acks[-1] != last_number or id_ in drained):
-            self.accounting.trouble("ack", "lost", f"{id_} came again after its ack")
+            self.accounting.trouble("ack", "lost", f"{id_} was redelivered after its ack")
         if not acks and id_ not in drained:
             if last.settled == "ack":
                 self.accounting.rows["ack"]["recovered"] += 1
             else:
-                self.accounting.trouble("put", "lost", f"{id_} is gone; last noted: {last.settled or 'delivered'}")
+                self.accounting.trouble("put", "lost", f"{id_} is gone; last logged event: {last.settled or 'delivered'}")

@@ -1,8 +1,8 @@
-"""Accounts of clients that live on while servers, database and network fail: is anything lost, doubled or undone?
+"""Checks the records of clients that survive while servers, database and network fail.
 
-As `accounting`, with two differences. A call may end in an error, which says whether it may have been carried out all
-the same. And a lease does not wait for the disk: one that the database gave out just before it was killed may be
-forgotten, so that its message comes again early, under another token.
+It reports lost, duplicated and undone operations like `accounting`, with two differences. A call may end in an error,
+which says whether it may have taken effect. And leases are not fsynced: if the database is killed just after it granted
+one, it may lose the lease and redeliver the message early, under another token.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class Delivery:
     asked_at: int
     told_at: int
     settled: str = ""
-    """The last that is known of it: ack, acked, lost-ack, nack, nacked or lost-nack."""
+    """The last recorded event of the delivery: ack, acked, lost-ack, nack, nacked or lost-nack."""
     settled_at: int = 0
 
 
 class FleetLedger:
-    """All that the clients of one database asked for and were told."""
+    """The requests of all clients of one database, and the responses to them."""
 
     def __init__(self) -> None:
         self.accounting = Accounting()
         self.puts: list[Put] = []
         self.deliveries: list[Delivery] = []
         self.crashes: list[tuple[int, int]] = []
-        """From before the database was killed until it had come back."""
+        """The time from before each kill of the database until it had recovered."""
         self._lock = threading.Lock()
 
     def count(self, row: str, column: str, number: int = 1) -> None:
@@ -83,7 +83,7 @@ class FleetLedger:
             each.settled_at = at
         self.count("ack", "acknowledged", (len(deliveries) - len(lost)) * (verb == "ack"))
 
-    # At the end
+    # The checks at the end.
 
     def settle(self, drained: set[int]) -> Accounting:
         """Check everything, given the messages that were still in the queue at the end."""
@@ -108,25 +108,25 @@ class FleetLedger:
                 ids[payload].add(id_)
         for payload, several in ids.items():
             if len(several) > 1:
-                self.trouble("put", "duplicated", f"{payload} is in {several}")
+                self.trouble("put", "duplicated", f"{payload} is stored as {several}")
         for payload in ids.keys() - known:
             self.trouble("pop", "unexpected", f"{payload} was never put")
 
     def _check_put(self, put: Put, found: list[str]) -> None:
         if put.kept == "yes":
             for payload in set(put.payloads) - set(found):
-                self.trouble("put", "lost", f"{payload} ({put.ids}) never came")
+                self.trouble("put", "lost", f"{payload} ({put.ids}) was never delivered")
         elif put.kept == "no" and found:
-            self.trouble("put", "unexpected", f"was said not to be kept, and was: {found}")
+            self.trouble("put", "unexpected", f"reported as not stored, but found: {found}")
         elif 0 < len(found) < len(put.payloads):
-            self.trouble("put", "unexpected", f"half of a batch was kept: {put.payloads}")
+            self.trouble("put", "unexpected", f"only part of a batch was stored: {put.payloads}")
         else:
             self.count("put", "recovered", len(found))
 
     def _check_leases(self, id_: int, deliveries: list[Delivery]) -> None:
         tokens = [delivery.token for delivery in deliveries]
         if len(set(tokens)) < len(tokens):
-            self.trouble("pop", "duplicated", f"{id_} was handed out twice under one token")
+            self.trouble("pop", "duplicated", f"{id_} was delivered twice with one token")
         for earlier, later in pairwise(deliveries):
             given_back = earlier.settled in ("nack", "nacked")
             held_until = earlier.asked_at + LEASE_SECONDS * 1000 - CLOCK_MS
@@ -148,14 +148,14 @@ class FleetLedger:
             if any(delivery.settled == "ack" for delivery in deliveries):
                 self.count("ack", "recovered")
             else:
-                self.trouble("put", "lost", f"{id_} is gone; last known: {deliveries[-1].settled or 'delivered'}")
+                self.trouble("put", "lost", f"{id_} is gone; last recorded event: {deliveries[-1].settled or 'delivered'}")
 
     def _check_acked(self, id_: int, acked: Delivery, deliveries: list[Delivery], drained: set[int]) -> None:
-        # A lease that the database forgot may be with its client still while an older one is acked.
+        # After a crash lost a lease, its client may still hold the message while another client acks it.
         again = any(
             each.asked_at > acked.settled_at
             or (each.told_at > acked.settled_at and not self._crashed(each.asked_at, each.told_at))
             for each in deliveries
         )
         if again or id_ in drained:
-            self.trouble("ack", "lost", f"{id_} came again after its ack")
+            self.trouble("ack", "lost", f"{id_} was redelivered after its ack")

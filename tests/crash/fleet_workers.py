@@ -1,4 +1,4 @@
-"""Producers and consumers that survive every fault and record each answer."""
+"""Producers and consumers that survive every fault and record each response."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.crash.workers import LEASE_SECONDS, MANY, now_ms
 
 QUEUE = "q"
 RETRY_SECONDS = 3
-"""Less than a lease: an ack that is repeated must not find that another consumer has acked meanwhile."""
+"""Shorter than a lease, so that no other consumer can ack a message while its first ack is retried."""
 PAUSE_SECONDS = 0.05
 
 
 class Worker(threading.Thread):
-    """One client of a server, or straight on the database."""
+    """A client of a server or of the database itself."""
 
     def __init__(self, url: str, ledger: FleetLedger, seed: int, stop: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -48,7 +48,7 @@ class Worker(threading.Thread):
 
 
 class Writer(Worker):
-    """Put one message, or several at once, with a delay, a priority or a key."""
+    """Puts one message or a batch, with a delay, a priority or a key."""
 
     def step(self) -> None:
         chance = self.chance
@@ -73,7 +73,7 @@ class Writer(Worker):
 
 
 class Consumer(Worker):
-    """Lease some; then mostly ack, sometimes nack, sometimes keep them until the lease has passed."""
+    """Leases messages, then usually acks them, sometimes nacks them, and sometimes lets the lease expire."""
 
     def step(self) -> None:
         chance, ledger = self.chance, self.ledger

@@ -1,4 +1,4 @@
-"""A disk with power cuts: data that was not synced may survive, vanish, or survive in part."""
+"""Files on a disk with power cuts: unsynced data may survive, vanish, or survive in part."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ PAGE = 4096
 
 
 class PowerCut(BaseException):
-    """Not an error that anyone could handle."""
+    """Ends the writer like a power cut. A BaseException, so that no error handling catches it."""
 
 
 class ForgetfulFiles(Files):
-    """Works on real files. `cut` puts them into a state that the disk could be in after a power cut."""
+    """Works on real files; `cut` puts them into a state that a power cut could leave."""
 
     def __init__(self, folder: Path, chance: random.Random) -> None:
         self._folder = folder
         self._chance = chance
         self._synced = {path.stat().st_ino: path.read_bytes() for path in folder.iterdir()}
         self._names: list[tuple[Path, Callable[[], None]]] = []
-        """What happened to names and is not synced: how to take it back."""
+        """The changes of names that are not synced yet, each with a function that undoes it."""
         self.operations_left: int | None = None
-        """When the power goes."""
+        """The number of operations until the power cut."""
 
     def _operation(self) -> None:
         if self.operations_left is not None:
@@ -79,7 +79,7 @@ class ForgetfulFiles(Files):
             self._names.append((path, bring_back))
 
     def _gone(self, path: Path) -> Callable[[], None]:
-        """Forget a file that is about to go: its inode may be another's next. Return what brings it back."""
+        """Forget a file before its removal, because its inode may be reused, and return a function that restores it."""
         written = path.read_bytes()
         synced = self._synced.pop(path.stat().st_ino, None)
 
@@ -95,7 +95,7 @@ class ForgetfulFiles(Files):
         self._names = [(path, undo) for path, undo in self._names if path.parent != folder]
 
     def cut(self) -> None:
-        """The power has gone: names go back in the order they came, contents page by page."""
+        """Undo a random number of the last name changes, and restore random pages of unsynced contents."""
         undone = self._chance.randrange(len(self._names) + 1)
         for _, undo in reversed(self._names[len(self._names) - undone :]):
             undo()
@@ -111,7 +111,7 @@ class ForgetfulFiles(Files):
         for at in range(0, size, PAGE):
             source = written if self._chance.random() < 0.5 else synced
             mixed += source[at : at + PAGE].ljust(PAGE, b"\0")
-        # No disk takes back what both agree on.
+        # A disk cannot change the bytes in which both states agree.
         differing = (at for at, pair in enumerate(zip(synced, written, strict=False)) if pair[0] != pair[1])
         same = next(differing, shorter)
         mixed[: min(same, size)] = synced[: min(same, size)]

@@ -1,4 +1,4 @@
-"""Kill a busy server with SIGKILL, again and again, and hold its journal against what its clients saw.
+"""Kills a busy server with SIGKILL again and again, and compares its journal with its clients' records.
 
 python tests/crash/journal_rounds.py --rounds 200 --seed 7
 """
@@ -35,7 +35,7 @@ TROUBLE = (OSError, http.client.HTTPException)
 
 @dataclass
 class Seen:
-    """What one client was told: by id, so that each can be looked for."""
+    """Counts the acknowledged operations of a client by message id."""
 
     pushed: Counter[int] = field(default_factory=Counter)
     acked: Counter[int] = field(default_factory=Counter)
@@ -43,7 +43,7 @@ class Seen:
 
 
 class Worker(threading.Thread):
-    """Pushes, leases, acks and nacks for as long as the server of this round answers."""
+    """Pushes, leases, acks and nacks until the server of this round is killed."""
 
     def __init__(self, port: int, seed: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Worker(threading.Thread):
 
 
 def run(rounds: int, seed: int, folder: Path) -> list[str]:
-    """What went wrong, which should be nothing."""
+    """Return the violations."""
     chance, seen = random.Random(seed), Seen()
     data = folder / "data"
     for number in range(rounds):
@@ -105,7 +105,7 @@ def run(rounds: int, seed: int, folder: Path) -> list[str]:
 def check(path: Path, seen: Seen) -> list[str]:
     replay, told = Replay(), {kind: Counter[int]() for kind in ("pushed", "acked", "nacked")}
     events = list(log_events(journal_folder(path)))
-    # Raises if an offset is missing or doubled, or if an event cannot follow what came before it.
+    # The replay raises if an offset is missing or duplicated, or if an event contradicts the ones before it.
     replay.play(events)
     for event in events:
         if event.kind in told and event.id is not None:
@@ -115,17 +115,17 @@ def check(path: Path, seen: Seen) -> list[str]:
         check_counters(db, replay)
         (undrained,) = db.execute("SELECT max(first_offset + records) FROM penstock_journal").fetchone()
     troubles = [] if undrained == replay.next_offset else [f"the log ends at {replay.next_offset}, not {undrained}"]
-    print(f"{'':10}{'answered':>12}{'in journal':>12}{'lost':>8}{'doubled':>9}{'unanswered':>12}")
+    print(f"{'':10}{'acknowledged':>14}{'in journal':>12}{'lost':>8}{'duplicated':>12}{'recovered':>11}")
     for name, counted in told.items():
         answered: Counter[int] = getattr(seen, name)
         lost = answered - counted
         doubled = {each for each, count in counted.items() if count > 1} if name != "nacked" else set()
         print(
-            f"{name:10}{answered.total():>12}{counted.total():>12}{lost.total():>8}{len(doubled):>9}"
-            f"{(counted - answered).total():>12}"
+            f"{name:10}{answered.total():>14}{counted.total():>12}{lost.total():>8}{len(doubled):>12}"
+            f"{(counted - answered).total():>11}"
         )
-        troubles += [f"{name}: {lost.total()} lost, {len(doubled)} doubled"] * bool(lost or doubled)
-    print(f"{len(events)} events in {replay.next_offset} records; every counter recomputed from them")
+        troubles += [f"{name}: {lost.total()} lost, {len(doubled)} duplicated"] * bool(lost or doubled)
+    print(f"{len(events)} events in {replay.next_offset} records; all counters equal the replay")
     return troubles
 
 

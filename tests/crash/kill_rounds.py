@@ -1,4 +1,4 @@
-"""Kill writers and consumers of one queue file with SIGKILL at random moments, again and again, and settle accounts.
+"""Kills writers and consumers of one queue file with SIGKILL at random moments, and checks what they had logged.
 
 python tests/crash/kill_rounds.py --rounds 200 --seed 7
 """
@@ -85,7 +85,7 @@ def run(rounds: int, seed: int, folder: Path) -> Accounting:
 def _one_file(rounds: int, folder: Path, chance: random.Random) -> Accounting:
     fleet = Fleet(folder, chance)
     for number in range(rounds):
-        # Now and then so early that a process is still opening the file, or recovering it.
+        # Some kills come so early that a process is still opening or recovering the file.
         time.sleep(chance.uniform(0.01, 0.1) if chance.random() < 0.2 else chance.uniform(0.3, 1.2))
         everyone = chance.random() < 0.4 or number == rounds - 1
         victims = list(fleet.workers) if everyone else chance.sample(fleet.workers, chance.randint(1, 10))
@@ -112,7 +112,7 @@ def _check_file(path: Path, accounting: Accounting) -> None:
 
 
 def _drain(path: Path, ledger: Ledger) -> set[str]:
-    """Everything left, an hour later, when all leases have passed."""
+    """Take everything that is left, with a clock an hour ahead so that all leases have expired."""
     drained = set()
     with LiteQueue(path, clock=lambda: now_ms() + HOUR_MS) as queue:
         held = queue.qsize()
@@ -122,7 +122,7 @@ def _drain(path: Path, ledger: Ledger) -> set[str]:
                 ledger.deliver(m.id, m.data.decode(), m.retry_count, now_ms() + HOUR_MS, now_ms() + HOUR_MS)
             queue.ack_many(messages)
         if held != len(drained) or queue.dlq():
-            ledger.accounting.trouble("pop", "unexpected", f"qsize was {held}, and {len(drained)} came")
+            ledger.accounting.trouble("pop", "unexpected", f"qsize was {held}, but {len(drained)} messages were left")
     return drained
 
 
@@ -140,7 +140,7 @@ def main() -> int:
     for trouble in total.troubles[:50]:
         print(trouble)
     if total.troubles:
-        print(f"{len(total.troubles)} troubles; files kept in {folder}")
+        print(f"{len(total.troubles)} violations; the files are in {folder}")
         return 1
     shutil.rmtree(folder)
     return 0

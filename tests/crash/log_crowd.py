@@ -1,4 +1,4 @@
-"""Many producers and consumers on one stream: each record reaches each consumer once, in order.
+"""Runs many producers and consumers on one stream: each record must reach each consumer once, in order.
 
 python tests/crash/log_crowd.py --seconds 60
 """
@@ -34,14 +34,14 @@ def produce(streams: FileStreams, number: int, go_on: Callable[[int], bool]) -> 
 
 
 def consume(streams: FileStreams, name: str, until: Callable[[], int | None]) -> tuple[int, str | None]:
-    """How many records came until the end was reached, and what was wrong with them."""
+    """Read until the end is reached; return the number of records and the first violation."""
     expected, counts = 0, [0] * PRODUCERS
     while (end := until()) is None or expected < end:
         page = streams.next("s", name, limit=500)
         for record in page.records:
             number, count = map(int, record.data.split())
             if record.offset != expected or count != counts[number]:
-                return expected, f"{name}: {record.offset} ({record.data!r}) where {expected} should be"
+                return expected, f"{name}: {record.offset} ({record.data!r}) instead of {expected}"
             expected, counts[number] = expected + 1, count + 1
         if page.records:
             streams.commit("s", name, page.records[-1].offset)
@@ -69,7 +69,7 @@ def consume_elsewhere(
 
 
 def run(root: Path, go_on: Callable[[int], bool]) -> tuple[int, list[str]]:
-    """How many records there were, and what went wrong. Half of the consumers live in another process."""
+    """Run half of the consumers in another process; return the number of records and the violations."""
     context = multiprocessing.get_context("spawn")
     streams = FileStreams(root)
     streams.create("s", OPTIONS)
@@ -116,7 +116,7 @@ def main() -> int:
     root = Path(tempfile.mkdtemp(prefix="log-crowd-"))
     deadline = time.monotonic() + arguments.seconds
     total, troubles = run(root, lambda _: time.monotonic() < deadline)
-    print(f"{PRODUCERS} producers, {CONSUMERS} consumers: {total} records, each once to each, in order")
+    print(f"{PRODUCERS} producers, {CONSUMERS} consumers: {total} records, delivered once and in order to each consumer")
     for trouble in troubles:
         print(trouble)
     if not troubles:

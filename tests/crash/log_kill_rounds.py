@@ -1,4 +1,4 @@
-"""Kill the process that writes a stream with SIGKILL at random moments, again and again, and settle accounts.
+"""Kills the process that writes a stream with SIGKILL at random moments, and compares the stream with its log.
 
 python tests/crash/log_kill_rounds.py --rounds 200 --seed 7
 """
@@ -31,7 +31,7 @@ COLUMNS = ("attempted", "acknowledged", "lost", "duplicated", "recovered", "unex
 
 
 def work_until_killed(root: Path, notes: Path, round_number: int, seed: int) -> None:
-    """Producers and a consumer; each notes what it begins and what it was told."""
+    """Run producers and a consumer, which log each request and each response."""
     fd = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     streams = FileStreams(root)
 
@@ -62,7 +62,7 @@ def work_until_killed(root: Path, notes: Path, round_number: int, seed: int) -> 
 
 
 class Ledger:
-    """All that was noted about one stream, against what is in it."""
+    """The logged operations on one stream, to compare with its records."""
 
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
@@ -93,7 +93,7 @@ class Ledger:
             if set(record.data.decode().split()) != {text}:
                 self.trouble("unexpected", f"the bytes of {record.offset} are mixed")
             if text in found:
-                self.trouble("duplicated", f"{text} is at {found[text]} and at {record.offset}")
+                self.trouble("duplicated", f"{text} is at both {found[text]} and {record.offset}")
             found[text] = record.offset
         self.counts["attempted"] += sum(self.sizes.values())
         for name, size in self.sizes.items():
@@ -104,12 +104,12 @@ class Ledger:
                 continue
             self.counts["acknowledged"] += size
             if offsets != list(range(first, first + size)):
-                self.trouble("lost", f"{name}: told {first}, found {offsets}")
+                self.trouble("lost", f"{name}: acknowledged at {first}, found at {offsets}")
         for text, offset in found.items():
             self.trouble("unexpected", f"{text} at {offset} was never attempted")
         consumer = {each.name: each.offset for each in streams.consumers("s")}.get("c")
         if (-1 if consumer is None else consumer) < self.position:
-            self.trouble("lost", f"position {self.position} was committed, and it is {consumer}")
+            self.trouble("lost", f"position {self.position} was committed, but it is {consumer}")
 
     def _read(self, streams: FileStreams) -> list[LogRecord]:
         records: list[LogRecord] = []
@@ -158,7 +158,7 @@ def _one_round(root: Path, notes: Path, number: int, chance: random.Random, long
             work_until_killed(root, notes, number, seed)
         finally:
             os._exit(1)
-    # Now and then so early that it is still opening the log, or recovering it.
+    # Some kills come so early that the process is still opening or recovering the log.
     time.sleep(chance.uniform(0.005, 0.05) if chance.random() < 0.3 else chance.uniform(0.05, longest_s))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -179,7 +179,7 @@ def main() -> int:
     for trouble in total.troubles[:50]:
         print(trouble)
     if total.troubles:
-        print(f"{len(total.troubles)} troubles; files kept in {folder}")
+        print(f"{len(total.troubles)} violations; the files are in {folder}")
         return 1
     shutil.rmtree(folder)
     return 0

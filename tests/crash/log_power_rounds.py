@@ -1,4 +1,4 @@
-"""Cut the power of a log's writer at random operations, again and again: all that was acknowledged must be there.
+"""Cuts the power of a log's writer at random operations: every acknowledged record must survive.
 
 python tests/crash/log_power_rounds.py --rounds 200 --seed 7
 """
@@ -30,7 +30,7 @@ ROUNDS_PER_LOG = 25
 
 
 class Rounds:
-    """One log that suffers."""
+    """The power cuts of one log."""
 
     def __init__(self, folder: Path, chance: random.Random) -> None:
         self.folder = folder
@@ -84,14 +84,14 @@ class Rounds:
             self.troubles += [f"opening found: {each.text}" for each in log.findings if each.loses]
             self._look(log, "the writer")
             if log.next_offset > self.attempted:
-                self.troubles.append(f"{log.next_offset} records where {self.attempted} were attempted")
+                self.troubles.append(f"{log.next_offset} records, but only {self.attempted} were attempted")
             self.recovered += log.next_offset - self.acknowledged
             self.acknowledged = log.next_offset
             self.first = log.first_offset
         known = Consumers(self.folder, "s", files=log.files, clock=self.clock).all().get("c")
         position = known.offset if known is not None and known.offset is not None else 0
         if position < self.committed:
-            self.troubles.append(f"position {position} after {self.committed} had been committed")
+            self.troubles.append(f"position {position} is behind the committed {self.committed}")
         self.committed = max(position, self.first - 1, 0)
 
     def _look(self, log: LogReader, who: str) -> None:
@@ -106,7 +106,7 @@ class Rounds:
 
 
 def run(rounds: int, seed: int, folder: Path) -> tuple[int, int, list[str]]:
-    """How many records were acknowledged, how many more were found, and what went wrong."""
+    """Return the numbers of acknowledged and of recovered records, and the violations."""
     chance = random.Random(seed)
     acknowledged = recovered = 0
     for number in range(0, rounds, ROUNDS_PER_LOG):
@@ -130,12 +130,12 @@ def main() -> int:
     started = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="power-rounds-"))
     acknowledged, recovered, troubles = run(arguments.rounds, arguments.seed, folder)
-    print(f"{acknowledged} acknowledged, {recovered} recovered, {len(troubles)} troubles")
+    print(f"{acknowledged} acknowledged, {recovered} recovered, {len(troubles)} violations")
     print(f"{time.monotonic() - started:.0f} s")
     for trouble in troubles:
         print(trouble)
     if troubles:
-        print(f"files kept in {folder}")
+        print(f"the files are in {folder}")
         return 1
     shutil.rmtree(folder)
     return 0

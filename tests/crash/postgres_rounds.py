@@ -1,9 +1,9 @@
-"""Kill servers, the database and the network between them, again and again, and settle accounts with the clients.
+"""Kills servers, the database and the network between them, and checks the records of the clients.
 
 python tests/crash/postgres_rounds.py --rounds 100 --seed 7
 
-Two servers on one PostgreSQL (fsync on), each behind a line of its own; clients at both, and straight on the database.
-Every other database is without a journal.
+Two servers share one PostgreSQL (fsync on), each connected through its own relay. Clients use both servers and the
+database itself. Every other database has no journal.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HOUR_MS = 3_600_000
 
 
 class Server:
-    """A server at a port that stays the same, on a line of its own to the database."""
+    """A server that keeps its port across restarts and reaches the database through its own relay."""
 
     def __init__(self, folder: Path, database: Cluster, *, journal: bool) -> None:
         self._folder = folder
@@ -80,7 +80,7 @@ class Server:
 
 
 class Fleet:
-    """Servers and clients, and what may happen to them."""
+    """Servers and clients, and the faults that can hit them."""
 
     def __init__(self, folder: Path, chance: random.Random, *, journal: bool) -> None:
         self.ledger = FleetLedger()
@@ -124,7 +124,7 @@ class Fleet:
                 self.database.start()
                 break
             except RuntimeError:
-                # Processes of the one that was killed may still be there.
+                # Processes of the killed server may still be running.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
@@ -161,7 +161,7 @@ class Fleet:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Clients first; then the servers, whose sweeps would move messages between the checks."""
+        """Stop the clients, then the servers, because their sweeps would move messages between the checks."""
         self._stop.set()
         for worker in self.workers:
             worker.join(HEALED_SECONDS_MAX)
@@ -201,7 +201,7 @@ def run(rounds: int, seed: int, folder: Path) -> tuple[Accounting, Counter[str]]
             for _ in range(min(ROUNDS_PER_DATABASE, rounds - first)):
                 faults = faults or chance.sample(FAULTS, len(FAULTS))
                 fault = faults.pop()
-                # Now and then so early that a server is still starting or coming back.
+                # Some faults come so early that a server is still starting or recovering.
                 time.sleep(chance.uniform(0.01, 0.1) if chance.random() < 0.2 else chance.uniform(0.3, 1.0))
                 fault(fleet)
                 happened[fault.__name__] += 1
@@ -228,7 +228,7 @@ def _settle(fleet: Fleet) -> Accounting:
 def _check_database(url: str, ledger: FleetLedger) -> None:
     tables = Tables(url, "penstock")
     try:
-        # What a killed server had begun may still be ending: all is looked at as of one moment.
+        # A killed server's last transactions may still be in progress, so every query reads one snapshot.
         tables.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         check_tables(tables, busy_exactly=False)
     except AssertionError as error:
@@ -238,7 +238,7 @@ def _check_database(url: str, ledger: FleetLedger) -> None:
 
 
 def _drain(url: str, ledger: FleetLedger) -> set[int]:
-    """Everything left, an hour later, when all leases have passed."""
+    """Take everything that is left, with a clock an hour ahead so that all leases have expired."""
     drained: set[int] = set()
     store = PostgresStore(url, clock=lambda: now_ms() + HOUR_MS)
     while True:
@@ -254,7 +254,7 @@ def _drain(url: str, ledger: FleetLedger) -> set[int]:
     info = store.find_queue(QUEUE)
     assert info is not None
     if info.ready or info.scheduled or info.leased or info.dead:
-        ledger.trouble("pop", "unexpected", f"left after everything was leased and acked: {info}")
+        ledger.trouble("pop", "unexpected", f"messages left after all were acked: {info}")
     store.close()
     return drained
 
@@ -274,7 +274,7 @@ def main() -> int:
     for trouble in total.troubles[:50]:
         print(trouble)
     if total.troubles:
-        print(f"{len(total.troubles)} troubles; the servers' log is in {folder}")
+        print(f"{len(total.troubles)} violations; the server logs are in {folder}")
         return 1
     shutil.rmtree(folder)
     return 0

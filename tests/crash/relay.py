@@ -16,14 +16,14 @@ from tests.tasks import end
 SOCKET = ".s.PGSQL.5432"
 CHUNK = 1 << 16
 RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER that ends a connection with RST."""
+"""The SO_LINGER value that makes `close` send a RST."""
 
 
 class Relay:
-    """Listens on a port of this machine, and passes everything on to a server and back."""
+    """Forwards connections from a local port to a server."""
 
     def __init__(self, server: Path | int) -> None:
-        """The folder of a PostgreSQL's socket, or a port of this machine."""
+        """Forward to a local port, or to the Unix socket in a PostgreSQL folder."""
         self._server = server
         self._delay_s = 0.0
         self._loop = asyncio.new_event_loop()
@@ -67,7 +67,7 @@ class Relay:
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK):
-                # What was read and is held up here is lost when the line is cut.
+                # A cut also loses the data that is held here.
                 await self._flowing.wait()
                 await asyncio.sleep(self._delay_s)
                 writer.write(data)
@@ -75,15 +75,15 @@ class Relay:
         writer.close()
 
     def hold(self) -> None:
-        """Nothing passes, in neither direction, and nobody is told."""
+        """Stop forwarding in both directions, without closing any connection."""
         self._loop.call_soon_threadsafe(self._flowing.clear)
 
     def slow(self, delay_s: float) -> None:
-        """Whatever passes takes so long, each way."""
+        """Delay everything by this time in each direction."""
         self._delay_s = delay_s
 
     def cut(self) -> None:
-        """All lines end at once, and what was held up is lost; new ones are refused until `restore`."""
+        """Reset all connections, drop the data that is held, and refuse new connections until `restore`."""
         self._do(self._cut())
 
     async def _cut(self) -> None:
@@ -105,7 +105,7 @@ class Relay:
 
     def close(self) -> None:
         self.cut()
-        self._do(end(self._listener))  # Whoever is still held up goes.
+        self._do(end(self._listener))  # This also ends connections that `hold` had stopped.
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

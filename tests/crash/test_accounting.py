@@ -1,4 +1,4 @@
-"""The accounting finds each kind of violation."""
+"""The accounting reports each kind of violation."""
 
 from __future__ import annotations
 

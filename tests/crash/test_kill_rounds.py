@@ -11,7 +11,7 @@ ROUNDS = 8
 
 
 def test_nothing_acknowledged_is_lost_or_doubled_when_processes_are_killed() -> None:
-    # In a process of its own: forking is for a program with one thread.
+    # It runs in its own process, because forking is safe only in a process with one thread.
     seed = str(random.SystemRandom().getrandbits(32))
     script = Path(__file__).with_name("kill_rounds.py")
     done = subprocess.run(

@@ -12,12 +12,12 @@ import pytest
 from tests.crash.fleet_accounting import Delivery, FleetLedger, Kept
 
 ROUNDS = 6
-"""One of each kind."""
+"""One round for each kind of fault."""
 
 
 @pytest.mark.timeout(400)
 def test_nothing_acknowledged_is_lost_or_doubled_when_a_fleet_fails() -> None:
-    # In a process of its own, as one of its threads may hang.
+    # It runs in its own process because one of its threads may hang.
     seed = str(random.SystemRandom().getrandbits(32))
     script = Path(__file__).with_name("postgres_rounds.py")
     done = subprocess.run(

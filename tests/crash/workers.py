@@ -1,7 +1,7 @@
-"""Processes that are going to be killed: writers and consumers that note what they ask for and what they are told.
+"""Writers and consumers that run in processes to be killed, and log their requests and the responses.
 
-Each notes in a file of its own, one line before an attempt and one after the answer. A line is a kind and its fields,
-parted by spaces; what has reached the file survives the process.
+Each process writes to its own log file, one line before a request and one after the response. A line is a kind and its
+fields, separated by spaces. Written lines survive the process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock import LeaseLost, LiteQueue, Message
 
 LEASE_SECONDS = 6
 MAX_RETRIES = 900
-"""So many that nothing dies: a dead letter would have to be told apart from a lost message."""
+"""Too many for any message to become a dead letter, which the checker would mistake for a lost message."""
 MANY = 6
 
 
@@ -56,7 +56,7 @@ def work_until_killed(step: Callable[[Client], None], queue_path: Path, notes_pa
 
 
 def write(client: Client) -> None:
-    """Put one message, or several at once: with a delay or a priority, or as part of a transaction of our own."""
+    """Put one message or a batch, with a delay or a priority, or in a transaction of the caller."""
     queue, notes, chance = client.queue, client.notes, client.chance
     way = chance.random()
     payloads = [b"%016x" % chance.getrandbits(64) for _ in range(MANY if way < 0.2 else 1)]
@@ -80,7 +80,7 @@ def _put_in_own_transaction(client: Client, payload: bytes) -> str:
 
 
 def consume(client: Client) -> None:
-    """Lease some; then mostly ack, sometimes nack, sometimes keep them until the lease has passed."""
+    """Lease messages, then usually ack them, sometimes nack them, and sometimes let the lease expire."""
     queue, notes, chance = client.queue, client.notes, client.chance
     asked_at = now_ms()
     notes.write("pop")
