@@ -15,10 +15,10 @@ from tests.integration.conftest import serving_from
 from tests.integration.javascript import find_browser
 from tests.integration.serving import Client, Running
 
-PATIENCE_MS = 45_000
+TIMEOUT_MS = 45_000
 STORES = ["sqlite", "postgres"]
 _numbers = itertools.count(1)
-expect.set_options(timeout=PATIENCE_MS)
+expect.set_options(timeout=TIMEOUT_MS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,13 +62,13 @@ class Dashboard:
     def __init__(self, page: Page, base: str) -> None:
         self.page = page
         self.base = base
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        page.set_default_timeout(PATIENCE_MS)
-        page.on("console", lambda message: self.said.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: self.said.append(str(error)))
-        page.on("request", lambda request: self.asked.append(request.url))
-        page.on("websocket", lambda socket: self.asked.append(socket.url.replace("ws", "http", 1)))
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        page.set_default_timeout(TIMEOUT_MS)
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("websocket", lambda socket: self.requests.append(socket.url.replace("ws", "http", 1)))
 
     def go(self, place: str = "") -> Page:
         # Changing only the part after # does not reload the page.
@@ -79,7 +79,7 @@ class Dashboard:
     def tile(self, name: str) -> Any:
         return self.page.locator(f"[data-tile={name}] dd").first
 
-    def behaved(self, *, errors: bool = True) -> None:
+    def check_page(self, *, errors: bool = True) -> None:
         foreign_urls = [url for url in self.requests if not url.startswith((self.base, "blob:"))]
         assert not foreign_urls
         if errors:
@@ -110,4 +110,4 @@ def open_page(browser: Browser) -> Iterator[Open]:
 def dashboard(open_page: Open, server: Running) -> Iterator[Dashboard]:
     dashboard = open_page(f"http://127.0.0.1:{server.port}/")
     yield dashboard
-    dashboard.behaved()
+    dashboard.check_page()

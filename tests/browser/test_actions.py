@@ -13,7 +13,7 @@ from tests.browser.traffic import die, push
 from tests.integration.serving import Client, running
 
 
-def test_a_queue_is_made_paused_and_resumed(dashboard: Dashboard, client: Client, name: str) -> None:
+def test_a_queue_is_created_paused_and_resumed(dashboard: Dashboard, client: Client, name: str) -> None:
     page = dashboard.go("queues")
     page.get_by_role("button", name="New queue").click()
     page.get_by_label("Name").fill(name)
@@ -27,7 +27,7 @@ def test_a_queue_is_made_paused_and_resumed(dashboard: Dashboard, client: Client
     assert not client.get(f"/queues/{name}").json["paused"]
 
 
-def test_a_message_is_pushed_with_its_numbers_exact(dashboard: Dashboard, client: Client, name: str) -> None:
+def test_a_pushed_message_keeps_exact_numbers(dashboard: Dashboard, client: Client, name: str) -> None:
     queue = client.queue(name)
     page = dashboard.go(f"queue/{name}")
     page.get_by_role("button", name="Push a message").click()
@@ -40,7 +40,7 @@ def test_a_message_is_pushed_with_its_numbers_exact(dashboard: Dashboard, client
     assert client.get(f"{queue}/peek").json["messages"][0]["payload"] == {"id": 12345678901234567890}
 
 
-def test_options_are_refused_as_the_server_would_and_saved(dashboard: Dashboard, client: Client, name: str) -> None:
+def test_invalid_options_are_refused_and_valid_ones_saved(dashboard: Dashboard, client: Client, name: str) -> None:
     queue = client.queue(name)
     page = dashboard.go(f"queue/{name}?tab=options")
     attempts = page.locator("input[name=max_attempts]")
@@ -57,7 +57,7 @@ def test_options_are_refused_as_the_server_would_and_saved(dashboard: Dashboard,
     assert (options["max_attempts"], options["max_in_flight"], options["ttl_ms"]) == (7, 3, None)
 
 
-def test_an_export_holds_every_message(dashboard: Dashboard, client: Client, name: str, tmp_path: Path) -> None:
+def test_an_export_contains_every_message(dashboard: Dashboard, client: Client, name: str, tmp_path: Path) -> None:
     queue = client.queue(name)
     push(client, queue, *({"n": n} for n in range(10)))
     page = dashboard.go(f"queue/{name}")
@@ -68,7 +68,7 @@ def test_an_export_holds_every_message(dashboard: Dashboard, client: Client, nam
     assert [line["payload"]["n"] for line in lines] == list(range(10))
 
 
-def test_a_purge_is_confirmed_by_name(dashboard: Dashboard, client: Client, name: str) -> None:
+def test_a_purge_requires_typing_the_queues_name(dashboard: Dashboard, client: Client, name: str) -> None:
     queue = client.queue(name)
     push(client, queue, 1, 2, 3)
     page = dashboard.go(f"queue/{name}")
@@ -82,7 +82,7 @@ def test_a_purge_is_confirmed_by_name(dashboard: Dashboard, client: Client, name
     assert client.get(queue).json["ready"] == 0
 
 
-def test_a_queue_is_deleted_with_its_name_written(dashboard: Dashboard, client: Client, name: str) -> None:
+def test_a_deletion_requires_typing_the_queues_name(dashboard: Dashboard, client: Client, name: str) -> None:
     queue = client.queue(name)
     page = dashboard.go(f"queue/{name}")
     page.get_by_role("button", name="Delete…").click()
@@ -92,7 +92,7 @@ def test_a_queue_is_deleted_with_its_name_written(dashboard: Dashboard, client: 
     assert client.get(queue).status == 404
 
 
-def test_chosen_dead_letters_go_back_after_a_dry_run_and_later_ones_stay(
+def test_selected_dead_letters_are_redriven_after_a_dry_run_and_later_ones_stay(
     dashboard: Dashboard, client: Client, name: str
 ) -> None:
     queue = client.queue(name, max_attempts=1)
@@ -110,7 +110,7 @@ def test_chosen_dead_letters_go_back_after_a_dry_run_and_later_ones_stay(
     assert (counts["ready"], counts["dead"]) == (2, 2)
 
 
-def test_all_that_match_go_back_and_others_and_unseen_ones_stay(
+def test_redriving_all_matches_leaves_other_and_later_dead_letters(
     dashboard: Dashboard, client: Client, name: str
 ) -> None:
     queue = client.queue(name, max_attempts=1)
@@ -125,7 +125,7 @@ def test_all_that_match_go_back_and_others_and_unseen_ones_stay(
     assert (counts["ready"], counts["dead"]) == (2, 2)
 
 
-def test_dead_letters_behind_the_newest_thousands_are_counted_and_redriven(
+def test_dead_letters_beyond_the_newest_thousands_are_counted_and_redriven(
     dashboard: Dashboard, client: Client, name: str
 ) -> None:
     queue = client.queue(name, max_attempts=1)
@@ -144,7 +144,7 @@ def test_dead_letters_behind_the_newest_thousands_are_counted_and_redriven(
     expect(page.get_by_role("button", name="Redrive 6,000 chosen…")).to_be_visible()
 
 
-def test_dead_letters_are_purged_only_with_the_name_written(dashboard: Dashboard, client: Client, name: str) -> None:
+def test_purging_dead_letters_requires_typing_the_queues_name(dashboard: Dashboard, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     die(client, queue, "a", "b")
     page = dashboard.go(f"dead/{name}")
@@ -158,7 +158,7 @@ def test_dead_letters_are_purged_only_with_the_name_written(dashboard: Dashboard
     assert client.get(queue).json["dead"] == 0
 
 
-def test_a_single_dead_letter_gets_a_new_life(dashboard: Dashboard, client: Client, name: str) -> None:
+def test_a_single_dead_letter_is_redriven(dashboard: Dashboard, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     (message,) = die(client, queue, "bad luck")
     page = dashboard.go(f"message/{name}/{message}")
@@ -167,7 +167,7 @@ def test_a_single_dead_letter_gets_a_new_life(dashboard: Dashboard, client: Clie
     assert client.get(queue).json["ready"] == 1
 
 
-def test_a_stream_is_made_and_deleted(dashboard: Dashboard, client: Client, name: str) -> None:
+def test_a_stream_is_created_and_deleted(dashboard: Dashboard, client: Client, name: str) -> None:
     page = dashboard.go("streams")
     page.get_by_role("button", name="New stream").click()
     page.get_by_label("Name").fill(name)
@@ -181,7 +181,9 @@ def test_a_stream_is_made_and_deleted(dashboard: Dashboard, client: Client, name
 
 
 @pytest.mark.parametrize("role", ["admin", "reader"])
-def test_a_guarded_server_is_signed_in_to_and_a_reader_only_looks(role: str, open_page: Open, tmp_path: Path) -> None:
+def test_a_server_with_tokens_requires_a_login_and_a_reader_is_read_only(
+    role: str, open_page: Open, tmp_path: Path
+) -> None:
     tokens = {"admin": "the-admin-token", "reader": "the-reading-token"}
     with running(tmp_path, auth_token=tokens["admin"], read_token=tokens["reader"]) as server:
         with server.client() as client:
@@ -200,4 +202,4 @@ def test_a_guarded_server_is_signed_in_to_and_a_reader_only_looks(role: str, ope
         expect(page.get_by_role("button", name="Push a message")).to_have_count(1 if role == "admin" else 0)
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_label("Token")).to_be_visible()
-        dashboard.behaved(errors=False)
+        dashboard.check_page(errors=False)

@@ -60,7 +60,7 @@ def places(client: Client) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious_on_any_screen(
+def test_axe_reports_no_serious_violation_on_any_screen(
     scheme: str, open_page: Open, server: Running, places: dict[str, str]
 ) -> None:
     dashboard = open_page(f"http://127.0.0.1:{server.port}/", color_scheme=scheme, reduced_motion="reduce")
@@ -93,7 +93,7 @@ def test_every_screen_fits_400_pixels(open_page: Open, server: Running, places: 
     expect(dashboard.page.get_by_role("heading", level=1)).to_have_text("Queues")
 
 
-def test_bodies_headers_errors_and_keys_full_of_markup_show_as_text(dashboard: Dashboard, client: Client) -> None:
+def test_markup_in_bodies_headers_errors_and_keys_is_shown_as_text(dashboard: Dashboard, client: Client) -> None:
     queue = client.queue("markup", max_attempts=1)
     (message,) = push(client, queue, {MARKUP: MARKUP}, headers={"x": MARKUP}, idempotency_key=MARKUP)
     (leased,) = lease(client, queue, worker=quote(MARKUP))
@@ -116,10 +116,10 @@ def test_bodies_headers_errors_and_keys_full_of_markup_show_as_text(dashboard: D
     expect(page.get_by_text("No queue has that in its name")).to_be_visible()
     assert page.evaluate("window.hurt") is None
     assert page.locator("img[src=x]").count() == 0
-    dashboard.said = [text for text in dashboard.said if "404" not in text and "422" not in text]
+    dashboard.errors = [text for text in dashboard.errors if "404" not in text and "422" not in text]
 
 
-def test_pausing_freezes_what_is_shown_and_resuming_catches_up(dashboard: Dashboard, client: Client) -> None:
+def test_pausing_freezes_the_page_and_resuming_updates_it(dashboard: Dashboard, client: Client) -> None:
     queue = client.queue("frozen")
     push(client, queue, 1)
     page = dashboard.go("queue/frozen")
@@ -136,7 +136,7 @@ def test_pausing_freezes_what_is_shown_and_resuming_catches_up(dashboard: Dashbo
     expect(dashboard.tile("ready")).to_have_text("3")
 
 
-def test_a_page_that_lost_its_server_goes_on_when_it_is_back(open_page: Open, tmp_path: Path) -> None:
+def test_a_page_reconnects_when_its_server_is_back(open_page: Open, tmp_path: Path) -> None:
     with running(tmp_path) as server:
         port = server.port
         with server.client() as client:
@@ -157,7 +157,7 @@ def test_a_page_that_lost_its_server_goes_on_when_it_is_back(open_page: Open, tm
         expect(row).to_have_text("3")
 
 
-def test_it_works_below_a_path_prefix(open_page: Open, server: Running) -> None:
+def test_the_dashboard_works_below_a_path_prefix(open_page: Open, server: Running) -> None:
     with below("/tools/penstock", server.port) as port:
         dashboard = open_page(f"http://127.0.0.1:{port}/tools/penstock/")
         page = dashboard.go()
@@ -165,11 +165,11 @@ def test_it_works_below_a_path_prefix(open_page: Open, server: Running) -> None:
         page.keyboard.press("g")
         page.keyboard.press("q")
         expect(page.get_by_role("row").filter(has_text="paid")).to_be_visible()
-        dashboard.behaved()
+        dashboard.check_page()
         page.close()
 
 
-def test_ten_thousand_queues_are_listed_searched_and_never_all_drawn(open_page: Open, tmp_path: Path) -> None:
+def test_ten_thousand_queues_are_listed_and_searched_without_rendering_all(open_page: Open, tmp_path: Path) -> None:
     with running(tmp_path) as server:
 
         async def make() -> None:
@@ -189,10 +189,10 @@ def test_ten_thousand_queues_are_listed_searched_and_never_all_drawn(open_page: 
         page.get_by_role("treegrid").evaluate("list => list.scrollTop = list.scrollHeight")
         expect(page.get_by_role("row").filter(has_text="queue0999")).to_be_visible()
         assert page.locator(".vrow").count() < 100
-        dashboard.behaved()
+        dashboard.check_page()
 
 
-def test_empty_states_say_what_to_do_next_with_the_command(open_page: Open, tmp_path: Path) -> None:
+def test_empty_states_show_the_next_command(open_page: Open, tmp_path: Path) -> None:
     with running(tmp_path) as server, server.client() as client:
         # The server's own queue must not count as the user's.
         client.queue("penstock.canary")

@@ -14,9 +14,7 @@ from tests.browser.traffic import ack, die, lease, push
 from tests.integration.serving import Client, running
 
 
-def test_the_overview_counts_what_waits_and_goes_on_counting_without_a_reload(
-    dashboard: Dashboard, client: Client, name: str
-) -> None:
+def test_the_overview_updates_its_counts_without_a_reload(dashboard: Dashboard, client: Client, name: str) -> None:
     queue = client.queue(name)
     push(client, queue, *range(5))
     page = dashboard.go()
@@ -32,7 +30,7 @@ def test_the_overview_counts_what_waits_and_goes_on_counting_without_a_reload(
         expect(page.get_by_text(f"in {span}").first).to_be_visible()
 
 
-def test_what_comes_in_is_told_also_where_the_browsers_clock_is_ahead(
+def test_incoming_messages_are_shown_if_the_browsers_clock_is_ahead(
     dashboard: Dashboard, client: Client, name: str
 ) -> None:
     dashboard.page.add_init_script("const now = Date.now; Date.now = () => now() + 3_600_000")
@@ -42,9 +40,7 @@ def test_what_comes_in_is_told_also_where_the_browsers_clock_is_ahead(
     expect(dashboard.tile("in")).to_have_text(re.compile(r"^[1-9]"))
 
 
-def test_queues_are_a_tree_that_is_filtered_sorted_and_follows_what_happens(
-    dashboard: Dashboard, client: Client, name: str
-) -> None:
+def test_the_queue_tree_filters_sorts_and_updates_live(dashboard: Dashboard, client: Client, name: str) -> None:
     paths = [client.queue(f"{name}-shop/orders/{leaf}", priority=n) for n, leaf in enumerate(("paid", "new"))]
     push(client, paths[1], 1, 2, 3)
     page = dashboard.go("queues")
@@ -64,7 +60,7 @@ def test_queues_are_a_tree_that_is_filtered_sorted_and_follows_what_happens(
     expect(page.get_by_text("No queue has that in its name")).to_be_visible()
 
 
-def test_a_queue_with_messages_older_than_it_allows_is_marked(dashboard: Dashboard, client: Client, name: str) -> None:
+def test_a_queue_with_an_age_alert_is_marked(dashboard: Dashboard, client: Client, name: str) -> None:
     for queue in (client.queue(f"{name}-late", max_age_alert_ms=1), client.queue(f"{name}-calm")):
         push(client, queue, 1)
     while not client.get(f"/queues/{name}-late/stats").json["age_alert"]:
@@ -76,9 +72,7 @@ def test_a_queue_with_messages_older_than_it_allows_is_marked(dashboard: Dashboa
     expect(calm.get_by_text("old messages")).to_be_hidden()
 
 
-def test_a_queue_shows_its_counts_its_messages_and_its_latencies(
-    dashboard: Dashboard, client: Client, name: str
-) -> None:
+def test_a_queue_shows_counts_messages_and_latencies(dashboard: Dashboard, client: Client, name: str) -> None:
     queue = client.queue(name)
     ids = push(client, queue, {"first": 1}, {"second": 2})
     lease(client, queue)
@@ -94,7 +88,7 @@ def test_a_queue_shows_its_counts_its_messages_and_its_latencies(
     expect(page.get_by_text("wait p95")).to_be_visible()
 
 
-def test_a_message_shows_its_whole_life_with_numbers_exact_and_errors_newest_first(
+def test_a_message_shows_its_history_exact_numbers_and_newest_errors_first(
     dashboard: Dashboard, client: Client, name: str
 ) -> None:
     queue = client.queue(name, max_attempts=2, backoff="fixed", backoff_ms=0)
@@ -125,7 +119,7 @@ def test_a_message_shows_its_whole_life_with_numbers_exact_and_errors_newest_fir
     assert f"/queues/{name}/messages" in copied
 
 
-def test_a_message_that_is_gone_is_told_of_by_the_journal(dashboard: Dashboard, client: Client, name: str) -> None:
+def test_a_deleted_message_is_shown_from_the_journal(dashboard: Dashboard, client: Client, name: str) -> None:
     queue = client.queue(name)
     (message,) = push(client, queue, {"kept": "in the journal"})
     ack(client, queue)
@@ -135,7 +129,7 @@ def test_a_message_that_is_gone_is_told_of_by_the_journal(dashboard: Dashboard, 
     expect(page.locator("pre")).to_contain_text("in the journal")
 
 
-def test_dead_letters_are_grouped_by_what_killed_them(dashboard: Dashboard, client: Client, name: str) -> None:
+def test_dead_letters_are_grouped_by_error(dashboard: Dashboard, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     die(client, queue, "timeout after 12 ms", "timeout after 99 ms", "no such user 'ada'")
     page = dashboard.go("dead")
@@ -169,7 +163,7 @@ def test_a_stream_shows_segments_consumers_and_records_at_an_offset(
     expect(dashboard.tile("records")).to_have_text("51")
 
 
-def test_a_row_keeps_the_focus_while_its_figures_change(dashboard: Dashboard, client: Client, name: str) -> None:
+def test_a_row_keeps_the_focus_while_its_numbers_change(dashboard: Dashboard, client: Client, name: str) -> None:
     client.post("/streams", {"name": name})
     page = dashboard.go("streams")
     row = page.get_by_role("row").filter(has_text=name)
@@ -180,13 +174,13 @@ def test_a_row_keeps_the_focus_while_its_figures_change(dashboard: Dashboard, cl
     expect(row.get_by_role("link")).to_be_focused()
 
 
-def test_the_pipeline_says_how_to_start_it(dashboard: Dashboard) -> None:
+def test_the_pipeline_screen_shows_how_to_start_the_pipeline(dashboard: Dashboard) -> None:
     page = dashboard.go("pipeline")
     expect(page.get_by_text("There is no lake yet")).to_be_visible()
     expect(page.locator("code").filter(has_text="penstock pipeline run").first).to_be_visible()
 
 
-def test_the_pipeline_shows_each_table_of_the_lake(open_page: Open, tmp_path: Path) -> None:
+def test_the_pipeline_screen_shows_each_table_of_the_lake(open_page: Open, tmp_path: Path) -> None:
     with running(tmp_path) as server:
         lake = Lake(server.path.parent / "lake")
         lake.create()
@@ -197,7 +191,7 @@ def test_the_pipeline_shows_each_table_of_the_lake(open_page: Open, tmp_path: Pa
         expect(page.get_by_text("not running")).to_be_visible()
 
 
-def test_the_pipeline_fits_400_pixels_and_tells_only_of_errors(open_page: Open, tmp_path: Path) -> None:
+def test_the_pipeline_screen_fits_400_pixels_and_reports_only_errors(open_page: Open, tmp_path: Path) -> None:
     with running(tmp_path) as server, server.client() as client:
         lake = Lake(server.path.parent / "lake")
         lake.create()
@@ -216,7 +210,7 @@ def test_the_pipeline_fits_400_pixels_and_tells_only_of_errors(open_page: Open, 
         assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
 
 
-def test_charts_say_in_which_unit_they_are(dashboard: Dashboard, client: Client, name: str) -> None:
+def test_charts_show_their_units(dashboard: Dashboard, client: Client, name: str) -> None:
     push(client, client.queue(name), 1)
     page = dashboard.go()
     for title, unit in (("Throughput", "messages/s"), ("Depth", "messages"), ("Wait", "time"), ("Service", "time")):
@@ -225,7 +219,7 @@ def test_charts_say_in_which_unit_they_are(dashboard: Dashboard, client: Client,
     expect(page.locator(".chart .unit").first).to_have_text("messages/s")
 
 
-def test_rates_are_right_as_soon_as_the_page_is_there(open_page: Open, tmp_path: Path) -> None:
+def test_rates_are_correct_as_soon_as_the_page_loads(open_page: Open, tmp_path: Path) -> None:
     """A rate over ten seconds would be far too low if the page has watched for only one of them."""
     with running(tmp_path) as server, server.client() as client:
         queue = client.queue("q")
@@ -243,7 +237,7 @@ def test_rates_are_right_as_soon_as_the_page_is_there(open_page: Open, tmp_path:
         expect(tile).to_contain_text("over 10 s")
 
 
-def test_workers_are_shown_with_what_they_hold(dashboard: Dashboard, client: Client, name: str) -> None:
+def test_workers_are_shown_with_their_leases(dashboard: Dashboard, client: Client, name: str) -> None:
     queue = client.queue(name)
     push(client, queue, 1, 2, 3)
     lease(client, queue, 2, worker=f"worker-{name}")
@@ -257,7 +251,7 @@ def test_workers_are_shown_with_what_they_hold(dashboard: Dashboard, client: Cli
     expect(consumer.get_by_role("cell").nth(3)).to_have_text("3")
 
 
-def test_a_queue_is_found_by_part_of_its_name(dashboard: Dashboard, client: Client, name: str) -> None:
+def test_search_finds_a_queue_by_part_of_its_name(dashboard: Dashboard, client: Client, name: str) -> None:
     client.queue(f"{name}/deep/inside")
     page = dashboard.go()
     page.keyboard.press("/")
@@ -268,7 +262,7 @@ def test_a_queue_is_found_by_part_of_its_name(dashboard: Dashboard, client: Clie
     assert page.url.endswith(f"#/queue/{quote(f'{name}/deep/inside', safe='')}")
 
 
-def test_the_keyboard_goes_everywhere_and_tells_how(dashboard: Dashboard) -> None:
+def test_keyboard_shortcuts_reach_every_screen_and_are_listed(dashboard: Dashboard) -> None:
     page = dashboard.go()
     page.keyboard.press("g")
     page.keyboard.press("q")

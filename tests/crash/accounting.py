@@ -18,8 +18,8 @@ COLUMNS = ("attempted", "acknowledged", "lost", "duplicated", "recovered", "unex
 @dataclass
 class Delivery:
     payload: str
-    asked_at: int
-    told_at: int
+    sent_at: int
+    received_at: int
     settled: str = ""
     """The last logged event of the delivery: ack, acked, lost-ack, nack, nacked or lost-nack."""
 
@@ -85,8 +85,8 @@ class Ledger:
                 rows["pop"]["attempted"] += 1
             case "popped":
                 rows["pop"]["acknowledged"] += 1
-                id_, payload, retries, asked_at, told_at = fields
-                self.deliver(id_, payload, int(retries), int(asked_at), int(told_at))
+                id_, payload, retries, sent_at, received_at = fields
+                self.deliver(id_, payload, int(retries), int(sent_at), int(received_at))
             case "ack" | "acked" | "nack" | "nacked" | "lost-ack" | "lost-nack":
                 self.deliveries[fields[0]][int(fields[1])].settled = kind
                 rows["ack"]["attempted"] += kind == "ack"
@@ -94,11 +94,11 @@ class Ledger:
             case _:
                 self.accounting.trouble("put", "unexpected", f"{path.name}: {kind} {' '.join(fields)}")
 
-    def deliver(self, id_: str, payload: str, retries: int, asked_at: int, told_at: int) -> None:
+    def deliver(self, id_: str, payload: str, retries: int, sent_at: int, received_at: int) -> None:
         self.ids[payload].add(id_)
         if retries in self.deliveries[id_]:
             self.accounting.trouble("pop", "duplicated", f"{id_} was delivered twice as attempt {retries + 1}")
-        self.deliveries[id_][retries] = Delivery(payload, asked_at, told_at)
+        self.deliveries[id_][retries] = Delivery(payload, sent_at, received_at)
 
     def settle(self, drained: set[str]) -> Accounting:
         """Check everything, given the messages that were still in the queue at the end."""
@@ -128,12 +128,12 @@ class Ledger:
 
     def _check_leases(self, id_: str, deliveries: list[tuple[int, Delivery]]) -> None:
         for (_, earlier), (_, later) in pairwise(deliveries):
-            given_back = earlier.settled in ("nack", "nacked")
-            held_until = earlier.asked_at + LEASE_SECONDS * 1000 - CLOCK_MS
-            if not given_back and later.told_at < held_until:
-                early_ms = held_until - later.told_at
+            was_nacked = earlier.settled in ("nack", "nacked")
+            held_until = earlier.sent_at + LEASE_SECONDS * 1000 - CLOCK_MS
+            if not was_nacked and later.received_at < held_until:
+                early_ms = held_until - later.received_at
                 self.accounting.trouble("pop", "duplicated", f"{id_} was leased twice, {early_ms} ms too early")
-            self.accounting.rows["pop"]["recovered"] += not given_back
+            self.accounting.rows["pop"]["recovered"] += not was_nacked
 
     def _check_end(self, id_: str, deliveries: list[tuple[int, Delivery]], drained: set[str]) -> None:
         acks = [number for number, delivery in deliveries if delivery.settled == "acked"]
@@ -146,4 +146,4 @@ class Ledger:
             if last.settled == "ack":
                 self.accounting.rows["ack"]["recovered"] += 1
             else:
-                self.accounting.trouble("put", "lost", f"{id_} is gone; last logged event: {last.settled or 'delivered'}")
+                self.accounting.trouble("put", "lost", f"{id_} is gone; last event: {last.settled or 'delivered'}")

@@ -31,8 +31,8 @@ class Delivery:
     id: int
     payload: str
     token: str
-    asked_at: int
-    told_at: int
+    sent_at: int
+    received_at: int
     settled: str = ""
     """The last recorded event of the delivery: ack, acked, lost-ack, nack, nacked or lost-nack."""
     settled_at: int = 0
@@ -89,7 +89,7 @@ class FleetLedger:
         """Check everything, given the messages that were still in the queue at the end."""
         self._check_puts()
         by_id: dict[int, list[Delivery]] = defaultdict(list)
-        for delivery in sorted(self.deliveries, key=lambda each: each.told_at):
+        for delivery in sorted(self.deliveries, key=lambda each: each.received_at):
             by_id[delivery.id].append(delivery)
         for id_, deliveries in by_id.items():
             self._check_leases(id_, deliveries)
@@ -128,19 +128,23 @@ class FleetLedger:
         if len(set(tokens)) < len(tokens):
             self.trouble("pop", "duplicated", f"{id_} was delivered twice with one token")
         for earlier, later in pairwise(deliveries):
-            given_back = earlier.settled in ("nack", "nacked")
-            held_until = earlier.asked_at + LEASE_SECONDS * 1000 - CLOCK_MS
-            if not given_back and later.told_at < held_until and not self._crashed(earlier.asked_at, later.told_at):
-                early_ms = held_until - later.told_at
+            was_nacked = earlier.settled in ("nack", "nacked")
+            held_until = earlier.sent_at + LEASE_SECONDS * 1000 - CLOCK_MS
+            if (
+                not was_nacked
+                and later.received_at < held_until
+                and not self._crashed(earlier.sent_at, later.received_at)
+            ):
+                early_ms = held_until - later.received_at
                 self.trouble("pop", "duplicated", f"{id_} was leased twice, {early_ms} ms too early")
-            self.count("pop", "recovered", not given_back)
+            self.count("pop", "recovered", not was_nacked)
 
     def _crashed(self, after: int, before: int) -> bool:
         return any(begun <= before and after <= ended for begun, ended in self.crashes)
 
     def _check_end(self, id_: int, deliveries: list[Delivery], drained: set[int]) -> None:
         acked = [delivery for delivery in deliveries if delivery.settled == "acked"]
-        if len(acked) > 1 and not self._crashed(acked[0].asked_at, acked[-1].told_at):
+        if len(acked) > 1 and not self._crashed(acked[0].sent_at, acked[-1].received_at):
             self.trouble("ack", "duplicated", f"{id_} was acked {len(acked)} times")
         if acked:
             self._check_acked(id_, acked[0], deliveries, drained)
@@ -148,13 +152,13 @@ class FleetLedger:
             if any(delivery.settled == "ack" for delivery in deliveries):
                 self.count("ack", "recovered")
             else:
-                self.trouble("put", "lost", f"{id_} is gone; last recorded event: {deliveries[-1].settled or 'delivered'}")
+                self.trouble("put", "lost", f"{id_} is gone; last event: {deliveries[-1].settled or 'delivered'}")
 
     def _check_acked(self, id_: int, acked: Delivery, deliveries: list[Delivery], drained: set[int]) -> None:
         # After a crash lost a lease, its client may still hold the message while another client acks it.
         again = any(
-            each.asked_at > acked.settled_at
-            or (each.told_at > acked.settled_at and not self._crashed(each.asked_at, each.told_at))
+            each.sent_at > acked.settled_at
+            or (each.received_at > acked.settled_at and not self._crashed(each.sent_at, each.received_at))
             for each in deliveries
         )
         if again or id_ in drained:

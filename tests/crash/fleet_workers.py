@@ -77,11 +77,11 @@ class Consumer(Worker):
 
     def step(self) -> None:
         chance, ledger = self.chance, self.ledger
-        asked_at = now_ms()
+        sent_at = now_ms()
         ledger.count("pop", "attempted")
         messages = self.queue.lease(chance.choice((1, 1, MANY, 4 * MANY)), lease=LEASE_SECONDS, wait=0.3)
-        told_at = now_ms()
-        deliveries = [Delivery(m.id, m.payload, m.token, asked_at, told_at) for m in messages]
+        received_at = now_ms()
+        deliveries = [Delivery(m.id, m.payload, m.token, sent_at, received_at) for m in messages]
         ledger.popped(deliveries)
         time.sleep(chance.uniform(0, 0.01))
         way = chance.random()

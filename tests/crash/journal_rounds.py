@@ -34,7 +34,7 @@ TROUBLE = (OSError, http.client.HTTPException)
 
 
 @dataclass
-class Seen:
+class Acknowledged:
     """Counts the acknowledged operations of a client by message id."""
 
     pushed: Counter[int] = field(default_factory=Counter)
@@ -47,7 +47,7 @@ class Worker(threading.Thread):
 
     def __init__(self, port: int, seed: int) -> None:
         super().__init__()
-        self.seen = Seen()
+        self.acknowledged = Acknowledged()
         self._chance = random.Random(seed)
         self._client = Client("127.0.0.1", port)
 
@@ -60,15 +60,15 @@ class Worker(threading.Thread):
 
     def _work(self, path: str) -> None:
         messages = [{"payload": number} for number in range(self._chance.randint(1, BATCH_MAX))]
-        self.seen.pushed.update(self._ask(f"{path}/messages", {"messages": messages})["message_ids"])
+        self.acknowledged.pushed.update(self._ask(f"{path}/messages", {"messages": messages})["message_ids"])
         leased = self._ask(f"{path}/poll?batch={BATCH_MAX}&wait_ms=0")["messages"]
-        for verb, told in (("ack", self.seen.acked), ("nack", self.seen.nacked)):
+        for verb, counter in (("ack", self.acknowledged.acked), ("nack", self.acknowledged.nacked)):
             part = [each for each in leased if (self._chance.random() < 0.2) == (verb == "nack")]
             leased = [each for each in leased if each not in part]
             if part:
                 items = [{"id": each["id"], "token": each["token"]} for each in part]
                 results = self._ask(f"{path}/{verb}", {"items": items})["results"]
-                told.update(result["id"] for result in results if result["result"] == "ok")
+                counter.update(result["id"] for result in results if result["result"] == "ok")
 
     def _ask(self, path: str, body: Any = None) -> Any:
         answer = self._client.post(path, body)
@@ -78,7 +78,7 @@ class Worker(threading.Thread):
 
 def run(rounds: int, seed: int, folder: Path) -> list[str]:
     """Return the violations."""
-    chance, seen = random.Random(seed), Seen()
+    chance, acknowledged = random.Random(seed), Acknowledged()
     data = folder / "data"
     for number in range(rounds):
         server = Process(folder, "--data", str(data))
@@ -96,35 +96,35 @@ def run(rounds: int, seed: int, folder: Path) -> list[str]:
         for worker in workers:
             worker.join()
             for name in ("pushed", "acked", "nacked"):
-                getattr(seen, name).update(getattr(worker.seen, name))
+                getattr(acknowledged, name).update(getattr(worker.acknowledged, name))
     server = Process(folder, "--data", str(data))
     code = server.terminate()
-    return [f"the server ended with {code}"] * (code != 0) + check(data / "penstock.db", seen)
+    return [f"the server ended with {code}"] * (code != 0) + check(data / "penstock.db", acknowledged)
 
 
-def check(path: Path, seen: Seen) -> list[str]:
-    replay, told = Replay(), {kind: Counter[int]() for kind in ("pushed", "acked", "nacked")}
+def check(path: Path, acknowledged: Acknowledged) -> list[str]:
+    replay, counter = Replay(), {kind: Counter[int]() for kind in ("pushed", "acked", "nacked")}
     events = list(log_events(journal_folder(path)))
     # The replay raises if an offset is missing or duplicated, or if an event contradicts the ones before it.
     replay.play(events)
     for event in events:
-        if event.kind in told and event.id is not None:
-            told[event.kind][event.id] += 1
+        if event.kind in counter and event.id is not None:
+            counter[event.kind][event.id] += 1
     with closing(sqlite3.connect(path)) as db:
         check_tables(db)
         check_counters(db, replay)
         (undrained,) = db.execute("SELECT max(first_offset + records) FROM penstock_journal").fetchone()
     troubles = [] if undrained == replay.next_offset else [f"the log ends at {replay.next_offset}, not {undrained}"]
     print(f"{'':10}{'acknowledged':>14}{'in journal':>12}{'lost':>8}{'duplicated':>12}{'recovered':>11}")
-    for name, counted in told.items():
-        answered: Counter[int] = getattr(seen, name)
+    for name, counted in counter.items():
+        answered: Counter[int] = getattr(acknowledged, name)
         lost = answered - counted
-        doubled = {each for each, count in counted.items() if count > 1} if name != "nacked" else set()
+        duplicated = {each for each, count in counted.items() if count > 1} if name != "nacked" else set()
         print(
-            f"{name:10}{answered.total():>14}{counted.total():>12}{lost.total():>8}{len(doubled):>12}"
+            f"{name:10}{answered.total():>14}{counted.total():>12}{lost.total():>8}{len(duplicated):>12}"
             f"{(counted - answered).total():>11}"
         )
-        troubles += [f"{name}: {lost.total()} lost, {len(doubled)} duplicated"] * bool(lost or doubled)
+        troubles += [f"{name}: {lost.total()} lost, {len(duplicated)} duplicated"] * bool(lost or duplicated)
     print(f"{len(events)} events in {replay.next_offset} records; all counters equal the replay")
     return troubles
 

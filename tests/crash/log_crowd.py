@@ -50,13 +50,18 @@ def consume(streams: FileStreams, name: str, until: Callable[[], int | None]) ->
     return expected, None
 
 
-def consume_elsewhere(
-    root: Path, names: list[str], end: multiprocessing.Queue[int], told: multiprocessing.Queue[tuple[int, str | None]]
+def consume_in_other_process(
+    root: Path,
+    names: list[str],
+    end: multiprocessing.Queue[int],
+    outcome_queue: multiprocessing.Queue[tuple[int, str | None]],
 ) -> None:  # type: ignore[type-arg]
     streams, known = FileStreams(root), threading.Event()
     ends: list[int] = []
     threads = [
-        threading.Thread(target=lambda name=name: told.put(consume(streams, name, lambda: ends[0] if ends else None)))
+        threading.Thread(
+            target=lambda name=name: outcome_queue.put(consume(streams, name, lambda: ends[0] if ends else None))
+        )
         for name in names
     ]
     for thread in threads:
@@ -74,9 +79,11 @@ def run(root: Path, go_on: Callable[[int], bool]) -> tuple[int, list[str]]:
     streams = FileStreams(root)
     streams.create("s", OPTIONS)
     names = [f"c{number:02}" for number in range(CONSUMERS)]
-    end, told = context.Queue(), context.Queue()
-    elsewhere = context.Process(target=consume_elsewhere, args=(root, names[CONSUMERS // 2 :], end, told))
-    elsewhere.start()
+    end, outcome_queue = context.Queue(), context.Queue()
+    other_process = context.Process(
+        target=consume_in_other_process, args=(root, names[CONSUMERS // 2 :], end, outcomes)
+    )
+    other_process.start()
     ends: list[int] = []
     outcomes: list[tuple[int, str | None]] = []
     consumers = [
@@ -99,8 +106,8 @@ def run(root: Path, go_on: Callable[[int], bool]) -> tuple[int, list[str]]:
     end.put(total)
     for thread in consumers:
         thread.join()
-    outcomes += [told.get() for _ in names[CONSUMERS // 2 :]]
-    elsewhere.join()
+    outcomes += [outcomes.get() for _ in names[CONSUMERS // 2 :]]
+    other_process.join()
     positions = {each.name: each.offset for each in streams.consumers("s")}
     streams.close()
     troubles = [text for _, text in outcomes if text is not None]
@@ -116,7 +123,7 @@ def main() -> int:
     root = Path(tempfile.mkdtemp(prefix="log-crowd-"))
     deadline = time.monotonic() + arguments.seconds
     total, troubles = run(root, lambda _: time.monotonic() < deadline)
-    print(f"{PRODUCERS} producers, {CONSUMERS} consumers: {total} records, delivered once and in order to each consumer")
+    print(f"{PRODUCERS} producers, {CONSUMERS} consumers: {total} records, each delivered once, in order")
     for trouble in troubles:
         print(trouble)
     if not troubles:

@@ -22,7 +22,7 @@ from penstock.log.reader import LogReader
 from penstock.log.retention import TrimRequest, trim
 from penstock.log.writer import Log
 from tests.conformance.support import Clock
-from tests.crash.forgetful import ForgetfulFiles, PowerCut
+from tests.crash.power_cut_files import PowerCut, PowerCutFiles
 from tests.unit.log.support import payload, read_all
 
 OPTIONS = StreamOptions(segment_bytes=64 << 10)
@@ -42,7 +42,7 @@ class Rounds:
         Log.create(folder, "s", OPTIONS, clock=self.clock).close()
 
     def run(self) -> None:
-        files = ForgetfulFiles(self.folder, self.chance)
+        files = PowerCutFiles(self.folder, self.chance)
         files.operations_left = self.chance.choice((self.chance.randint(1, 30), self.chance.randint(1, 400)))
         log = None
         try:
@@ -56,7 +56,7 @@ class Rounds:
         files.cut()
         self._check()
 
-    def _work(self, log: Log, files: ForgetfulFiles) -> None:
+    def _work(self, log: Log, files: PowerCutFiles) -> None:
         consumers = Consumers(self.folder, "s", files=files, clock=self.clock)
         while True:
             self.clock.advance(self.chance.randint(0, 2_000))
@@ -79,10 +79,10 @@ class Rounds:
 
     def _check(self) -> None:
         with LogReader(self.folder) as reader:
-            self._look(reader, "a reader")
+            self._check_records(reader, "a reader")
         with Log(self.folder, clock=self.clock) as log:
             self.troubles += [f"opening found: {each.text}" for each in log.findings if each.loses]
-            self._look(log, "the writer")
+            self._check_records(log, "the writer")
             if log.next_offset > self.attempted:
                 self.troubles.append(f"{log.next_offset} records, but only {self.attempted} were attempted")
             self.recovered += log.next_offset - self.acknowledged
@@ -94,7 +94,7 @@ class Rounds:
             self.troubles.append(f"position {position} is behind the committed {self.committed}")
         self.committed = max(position, self.first - 1, 0)
 
-    def _look(self, log: LogReader, who: str) -> None:
+    def _check_records(self, log: LogReader, who: str) -> None:
         served, damaged = read_all(log)
         lost = [
             offset for offset in range(max(self.first, log.first_offset), self.acknowledged) if offset not in served

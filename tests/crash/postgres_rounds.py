@@ -242,14 +242,14 @@ def _drain(url: str, ledger: FleetLedger) -> set[int]:
     drained: set[int] = set()
     store = PostgresStore(url, clock=lambda: now_ms() + HOUR_MS)
     while True:
-        asked_at = now_ms() + HOUR_MS
+        sent_at = now_ms() + HOUR_MS
         (leased,) = store.apply([Lease(queue=QUEUE, limit=1_000)])
         if not leased.messages and not leased.more:
             break
-        told_at = now_ms() + HOUR_MS
+        received_at = now_ms() + HOUR_MS
         for m in leased.messages:
             drained.add(m.id)
-            ledger.deliveries.append(Delivery(m.id, m.payload.decode().strip('"'), m.token, asked_at, told_at))
+            ledger.deliveries.append(Delivery(m.id, m.payload.decode().strip('"'), m.token, sent_at, received_at))
         store.apply([Ack(queue=QUEUE, items=[SettleItem(m.id, m.token) for m in leased.messages])])
     info = store.find_queue(QUEUE)
     assert info is not None

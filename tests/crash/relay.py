@@ -96,9 +96,9 @@ class Relay:
         self._lines.clear()
 
     def restore(self) -> None:
-        self._do(self._mend())
+        self._do(self._listen_again())
 
-    async def _mend(self) -> None:
+    async def _listen_again(self) -> None:
         self._refusing = False
         self._delay_s = 0.0
         self._flowing.set()

@@ -51,7 +51,7 @@ ACKED = delivery("acked", settled_at=50)
         ("yes", [delivery(), delivery("acked", 7_000, "t", 7_100)], set(), None, ["pop duplicated"]),
     ],
 )
-def test_the_accounts_of_a_fleet_show_what_must_not_happen(
+def test_violations_of_a_fleet_are_reported(
     kept: Kept, deliveries: list[Delivery], drained: set[int], crash: tuple[int, int] | None, troubles: list[str]
 ) -> None:
     ledger = FleetLedger()

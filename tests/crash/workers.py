@@ -82,12 +82,12 @@ def _put_in_own_transaction(client: Client, payload: bytes) -> str:
 def consume(client: Client) -> None:
     """Lease messages, then usually ack them, sometimes nack them, and sometimes let the lease expire."""
     queue, notes, chance = client.queue, client.notes, client.chance
-    asked_at = now_ms()
+    sent_at = now_ms()
     notes.write("pop")
     messages = queue.pop_many(chance.choice((1, 1, MANY, 4 * MANY)), timeout=LEASE_SECONDS, wait=0.2)
-    told_at = now_ms()
+    received_at = now_ms()
     for message in messages:
-        notes.write("popped", message.id, message.data.decode(), message.retry_count, asked_at, told_at)
+        notes.write("popped", message.id, message.data.decode(), message.retry_count, sent_at, received_at)
     time.sleep(chance.uniform(0, 0.01))
     way = chance.random()
     if not messages or way < 0.04:

@@ -16,7 +16,7 @@ class PowerCut(BaseException):
     """Ends the writer like a power cut. A BaseException, so that no error handling catches it."""
 
 
-class ForgetfulFiles(Files):
+class PowerCutFiles(Files):
     """Works on real files; `cut` puts them into a state that a power cut could leave."""
 
     def __init__(self, folder: Path, chance: random.Random) -> None:
@@ -61,34 +61,34 @@ class ForgetfulFiles(Files):
 
     def rename(self, source: Path, target: Path) -> None:
         self._operation()
-        bring_back = self._gone(target) if target.exists() else None
+        restore = self._forget(target) if target.exists() else None
 
         def undo() -> None:
             target.rename(source)
-            if bring_back is not None:
-                bring_back()
+            if restore is not None:
+                restore()
 
         super().rename(source, target)
         self._names.append((target, undo))
 
     def remove(self, path: Path) -> None:
         self._operation()
-        bring_back = self._gone(path) if path.exists() else None
+        restore = self._forget(path) if path.exists() else None
         super().remove(path)
-        if bring_back is not None:
-            self._names.append((path, bring_back))
+        if restore is not None:
+            self._names.append((path, restore))
 
-    def _gone(self, path: Path) -> Callable[[], None]:
+    def _forget(self, path: Path) -> Callable[[], None]:
         """Forget a file before its removal, because its inode may be reused, and return a function that restores it."""
         written = path.read_bytes()
         synced = self._synced.pop(path.stat().st_ino, None)
 
-        def bring_back() -> None:
+        def restore() -> None:
             path.write_bytes(written)
             if synced is not None:
                 self._synced[path.stat().st_ino] = synced
 
-        return bring_back
+        return restore
 
     def sync_folder(self, folder: Path) -> None:
         self._operation()
@@ -102,9 +102,9 @@ class ForgetfulFiles(Files):
         for path in self._folder.iterdir():
             synced = self._synced.get(path.stat().st_ino)
             if synced is not None:
-                path.write_bytes(self._mixed(synced, path.read_bytes()))
+                path.write_bytes(self._mix(synced, path.read_bytes()))
 
-    def _mixed(self, synced: bytes, written: bytes) -> bytes:
+    def _mix(self, synced: bytes, written: bytes) -> bytes:
         shorter, longer = sorted((len(synced), len(written)))
         size = self._chance.choice((len(synced), len(written), self._chance.randint(shorter, longer)))
         mixed = bytearray()
