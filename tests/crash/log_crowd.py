@@ -81,7 +81,7 @@ def run(root: Path, go_on: Callable[[int], bool]) -> tuple[int, list[str]]:
     names = [f"c{number:02}" for number in range(CONSUMERS)]
     end, outcome_queue = context.Queue(), context.Queue()
     other_process = context.Process(
-        target=consume_in_other_process, args=(root, names[CONSUMERS // 2 :], end, outcomes)
+        target=consume_in_other_process, args=(root, names[CONSUMERS // 2 :], end, outcome_queue)
     )
     other_process.start()
     ends: list[int] = []
@@ -106,7 +106,7 @@ def run(root: Path, go_on: Callable[[int], bool]) -> tuple[int, list[str]]:
     end.put(total)
     for thread in consumers:
         thread.join()
-    outcomes += [outcomes.get() for _ in names[CONSUMERS // 2 :]]
+    outcomes += [outcome_queue.get() for _ in names[CONSUMERS // 2 :]]
     other_process.join()
     positions = {each.name: each.offset for each in streams.consumers("s")}
     streams.close()
