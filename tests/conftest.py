@@ -11,12 +11,12 @@ settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell has its background jobs ignore it, and with them all their children.
+    # A shell makes its background jobs and all their children ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SLOW = ("tests/spark/", "tests/browser/", "tests/crash/", "tests/proof/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow ones first, so that no core has to wait for the other's last one."""
+    """Run slow tests first, so that no core is idle while another runs the last slow test."""
     items.sort(key=lambda item: not item.nodeid.startswith(SLOW))

@@ -1,13 +1,13 @@
-"""Runs a page of the documentation: every block of code, in order, in one empty folder, with a server of its own.
+"""Runs all code blocks of a documentation page in order, in one empty folder and with their own server.
 
-    bash             runs to its end, and must succeed
-    bash background  lives until the page ends
-    console          commands after `$ `, and what they print; `…` stands for anything
-    python           runs in one namespace for the page; if its first line is `# name.py` it is written to that file
-    sql              is written to the file that its first line, `-- name.sql`, names
-    text             after python: what that printed; elsewhere just shown
+    bash             runs and must succeed
+    bash background  runs until the end of the page
+    console          commands after `$ ` and their output, in which `…` matches anything
+    python           runs in one namespace per page; with the first line `# name.py`, it is written to that file instead
+    sql              is written to the file named in its first line, `-- name.sql`
+    text             after a python block: the expected output; elsewhere only shown
 
-Every port 88xx stands for a free one, `make` only says what it would do, and $STORE is an empty schema of PostgreSQL.
+Every port 88xx is replaced by a free one, `make` runs with -n, and $STORE is the URL of an empty PostgreSQL schema.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def needs_postgres(page: Path) -> bool:
 
 
 def blocks(page: Path) -> list[tuple[str, str, str]]:
-    """Language, manner and code of each."""
+    """Return the language, the mode (such as "background") and the code of each block."""
     return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
@@ -131,7 +131,7 @@ class Walk:
         return self._ports[shown]
 
     def _start(self, script: str) -> None:
-        """Each line on its own; a server is waited for."""
+        """Start each line as a process, and wait until a server is ready."""
         for line in script.strip().splitlines():
             log = self.folder.parent / f"{self.folder.name}-background-{len(self._background)}.log"
             with log.open("wb") as file:

@@ -1,4 +1,4 @@
-"""Sends Ctrl-C at every moment of a call, one after the other."""
+"""Interrupts a call with Ctrl-C at each possible moment in turn."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 
 def interrupted(call: Callable[[], Any], moment: int) -> bool:
-    """Call it in this thread with a KeyboardInterrupt at the given moment; False when it ended before.
+    """Run the call with a KeyboardInterrupt at the given moment; return False if it ended before that moment.
 
-    A moment is where CPython looks for signals: as a function begins, and once a call into C has returned.
+    CPython handles signals when a function begins and after a call into C returns, so these are the moments.
     """
     left = moment
 
@@ -24,7 +24,7 @@ def interrupted(call: Callable[[], Any], moment: int) -> bool:
             if left < 0:
                 raise KeyboardInterrupt
 
-    gc.disable()  # An interrupt in a finalizer is only printed.
+    gc.disable()  # Python only prints an exception that a finalizer raises, so the interrupt would be lost.
     sys.setprofile(look)
     try:
         call()
@@ -38,5 +38,5 @@ def interrupted(call: Callable[[], Any], moment: int) -> bool:
 
 
 def each_moment(interrupt_at: Callable[[int], bool]) -> Iterator[int]:
-    """All moments, until one at which there is nothing left to interrupt."""
+    """Yield all moments until the call ends without an interrupt."""
     return itertools.takewhile(interrupt_at, itertools.count())

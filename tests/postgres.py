@@ -1,4 +1,4 @@
-"""The tests' own PostgreSQL: one server per test process, started on first use; one schema per test."""
+"""Runs PostgreSQL for the tests: one server per test process, started on first use, and one schema per test."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _schemas = itertools.count(1)
 
 
 def programs() -> Path:
-    """Those of the version that is asked for, or else of the one that was found for the tests."""
+    """Return the folder of PostgreSQL's programs: PENSTOCK_POSTGRES_BIN, or the one that provisioning chose."""
     return Path(os.environ.get("PENSTOCK_POSTGRES_BIN") or json.loads(provision.CHOICE.read_text())["postgres"]["bin"])
 
 
 class Cluster:
-    """A server on a socket in a folder of its own. Without `synced`, a power cut is not survived, and it is faster."""
+    """A PostgreSQL server with its own folder and Unix socket. Without `synced` it runs faster, with fsync off."""
 
     def __init__(self, *, synced: bool = False, start: bool = True, **settings: str) -> None:
         self._bin = programs()
@@ -98,7 +98,7 @@ class Cluster:
                 time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
-        """SIGQUIT: at once, without finishing anything. SIGINT: in good order."""
+        """Stop the server: immediately with SIGQUIT, or with a fast shutdown on SIGINT."""
         self.process.send_signal(how)
         self.process.wait()
 

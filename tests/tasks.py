@@ -1,4 +1,4 @@
-"""Ends a helper that has its own event loop and listener."""
+"""Shuts down a test server that runs in its own event loop."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 async def end(listener: asyncio.Server) -> None:
-    """Cancel what is being done for connections, and close the listener.
+    """Cancel the tasks of all connections and close the listener.
 
-    Each task begins first: cancelled before that, or told that the listener is closed, asyncio leaves the socket of a
-    connection that it was accepting open.
+    Every task must start before it is cancelled and before the listener is closed; otherwise asyncio leaks the socket
+    of a connection that it was accepting.
     """
     asyncio.get_running_loop().remove_reader(listener.sockets[0].fileno())
     cancelled: set[asyncio.Task[Any]] = set()

@@ -1,7 +1,6 @@
-"""MkDocs hooks: the README opens the site, and files outside docs/ that a page links to become pages of it.
+"""MkDocs hooks that open the site with the README and add a page for each linked file outside docs/.
 
-Documents keep their relative links, so that these also work in the repository. A link that leads nowhere fails the
-build.
+Documents keep relative links, so that they also work in the repository. A broken link fails the build.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ README = ROOT / "README.md"
 PROJECT = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 FENCE = re.compile(r"^(```+).*?^\1$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?![a-z]+:|#|<)([^)\s#]+)(#[^)\s]*)?\)")
-MANNER = re.compile(r"^(```\w+) \w+$", re.MULTILINE)  # the tests' word for how to run a block, as in "bash background"
+MANNER = re.compile(r"^(```\w+) \w+$", re.MULTILINE)  # how the tests run a block, as in "bash background"
 LANGUAGES = {".py": "python", ".scala": "scala", ".c": "c", ".toml": "toml", ".yaml": "yaml", ".json": "json"}
 
 
@@ -28,7 +27,7 @@ def on_files(files: Any, config: Any) -> Any:
 
     pending = [README, *(ROOT / name for name in PROJECT), *DOCS.rglob("*.md")]
     seen = set(pending)
-    for path in pending:  # grows while it is read
+    for path in pending:  # the loop appends to it
         if path.suffix != ".md":
             continue
         for target in _links(path):
@@ -72,7 +71,7 @@ def _with_links(markdown: str, source: Path, uri: str) -> str:
 
 
 def _page(path: Path) -> str:
-    """The page that shows a file."""
+    """Return the path of the page that shows a file."""
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS).as_posix()
     if path == README:

@@ -1,8 +1,8 @@
-"""How long a newcomer waits: from `git clone` to the first message over HTTP, and on to a chart made by Spark.
+"""Measures how long a newcomer waits: from `git clone` to the first message over HTTP, and on to a chart from Spark.
 
-    python -m tools.first_hour            # clones this repository; installs everything anew, without pip's cache
+    python -m tools.first_hour            # clones this repository and installs everything without pip's cache
 
-Exits with 1 when a step takes longer than it may.
+Exits with 1 if a step exceeds its limit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STEP_SECONDS_MAX = 1_800.0
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Nothing of the machine's but its programs, its certificates and where packages come from."""
+    """Return an environment with only PATH, a new home, and the settings for certificates, proxies and pip."""
     kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "HTTP", "https"))}
     return kept | {"PATH": os.environ["PATH"], "HOME": str(home), "PIP_NO_CACHE_DIR": "1"}
 
@@ -50,7 +50,7 @@ def post(url: str, body: object) -> None:
 
 
 def until(done: Path | str, process: subprocess.Popen[bytes]) -> None:
-    """Until a file is there, or a server takes a message."""
+    """Wait until a file exists, or until a server accepts a message."""
     deadline = time.monotonic() + STEP_SECONDS_MAX
     while time.monotonic() < deadline:
         if isinstance(done, Path):
@@ -61,9 +61,9 @@ def until(done: Path | str, process: subprocess.Popen[bytes]) -> None:
                 post(done, {"body": "hello"})
                 return
         if process.poll() is not None:
-            raise SystemExit("it ended by itself")
+            raise SystemExit(f"the process ended with {process.returncode}")
         time.sleep(LOOK_SECONDS)
-    raise SystemExit("it took too long")
+    raise SystemExit(f"not done after {STEP_SECONDS_MAX:.0f} s")
 
 
 def free_port() -> int:
@@ -90,7 +90,7 @@ def main() -> int:
         chart = time.monotonic() - began
     for what, seconds, most in (
         ("git clone to the first message over HTTP", message, MESSAGE_SECONDS_MAX),
-        ("from there to a chart made by Spark", chart, CHART_SECONDS_MAX),
+        ("make demo to a chart from Spark", chart, CHART_SECONDS_MAX),
     ):
         print(f"{what:45} {seconds:6.1f} s   (at most {most:.0f})")
     return 0 if message <= MESSAGE_SECONDS_MAX and chart <= CHART_SECONDS_MAX else 1

@@ -1,6 +1,6 @@
-"""What this version's stores look like, as text, for later versions to open: `python -m tools.fixtures`.
+"""Writes stores of this version as SQL, so that tests of later versions can open them: `python -m tools.fixtures`.
 
-Writes tests/fixtures/<version>/sqlite.sql and postgres.sql. Run it once for each released version.
+The files are tests/fixtures/<version>/sqlite.sql and postgres.sql. Run it once for each released version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TEN_YEARS = 3600 * 24 * 3650
 
 
 def fill(url: str) -> None:
-    """Something in every state that does not pass by itself."""
+    """Create messages in every state that does not end by itself."""
     with penstock.connect(url) as client:
         emails = client.create_queue("emails", max_attempts=1, dedupe_ms=TEN_YEARS * 1000)
         emails.push({"dead": True})
@@ -60,7 +60,7 @@ def postgres_text() -> str:
 def main() -> int:
     folder = FOLDER / penstock.__version__
     if folder.exists():
-        sys.exit(f"{folder} is there; a released version does not change")
+        sys.exit(f"{folder} exists already; the fixtures of a released version must not change")
     texts = {"sqlite.sql": sqlite_text(), "postgres.sql": postgres_text()}
     folder.mkdir(parents=True)
     for name, text in texts.items():

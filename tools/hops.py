@@ -31,7 +31,7 @@ from tests.integration.serving import running
 from tests.postgres import Cluster
 
 PACKAGE = str(Path(penstock.__file__).parent)
-# The path, and the most hops that it should have.
+# The maximum number of hops of each path.
 GOALS = {"LiteQueue.put": 9, "HTTP push on SQLite": 14, "HTTP push on PostgreSQL": 16}
 
 Hops = list[str]
@@ -50,7 +50,7 @@ def hops_here() -> Hops:
 
 
 class Recorder:
-    """Keeps the hops of the push in progress: those that lead to each hand-over, and those that lead to the write."""
+    """Records the hops of the push in progress: up to each hand-over to another task, and up to the write."""
 
     def __init__(self) -> None:
         self.handed: list[Hops] = []
@@ -78,7 +78,7 @@ def recording(recorder: Recorder) -> Iterator[None]:
             return super().executemany(sql, params)
 
     class Libpq:
-        """Stands before a connection of libpq and knows the prepared statements."""
+        """Wraps a libpq connection and records its prepared statements."""
 
         def __init__(self, pq: Any) -> None:
             self._pq = pq

@@ -1,7 +1,7 @@
-"""Check the types of the JavaScript client and the dashboard, and that the declarations are made from its comments.
+"""Checks the types of the JavaScript client and the dashboard, and that the client's declarations are up to date.
 
-`--write` makes them anew. TypeScript is installed from clients/js/package-lock.json, for this alone. Where there is no
-Node nothing is checked, and it says so; with CI=true that fails.
+`--write` regenerates the declarations from the comments. TypeScript is installed from clients/js/package-lock.json only
+for this check. Without Node it prints a warning and skips the check; with CI=true it fails.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STAMP = MODULES / ".installed"
 def main() -> int:
     missing = [name for name in ("node", "npm") if shutil.which(name) is None]
     if missing:
-        print(f"{' and '.join(missing)} not found: the types of clients/js are not checked", file=sys.stderr)
+        print(f"{' and '.join(missing)} not found: skipping the type check of clients/js", file=sys.stderr)
         return 1 if os.environ.get("CI") == "true" else 0
     if not install():
         return 1
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def install() -> bool:
-    """Once for each lock."""
+    """Install TypeScript unless this lock file is installed already."""
     lock = hashlib.sha256((CLIENT / "package-lock.json").read_bytes()).hexdigest()
     if STAMP.exists() and STAMP.read_text() == lock:
         return True
@@ -52,7 +52,7 @@ def compare() -> int:
             return status
         if contents(made) == contents(PUBLISHED):
             return 0
-    print("clients/js/types is not what its comments say; run: make js-types", file=sys.stderr)
+    print("stale: clients/js/types; run `make js-types`", file=sys.stderr)
     return 1
 
 

@@ -1,4 +1,4 @@
-"""What a lock names, as it is installed here."""
+"""Finds the installed distributions of a lock file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ FOLDER = Path(__file__).resolve().parents[1] / "requirements"
 
 
 def distributions(lock: str) -> list[metadata.Distribution]:
-    """In order of their names; one whose marker does not fit this machine is not installed, and left out."""
+    """Return the distributions sorted by name, without those whose marker excludes this machine."""
     found: dict[str, metadata.Distribution] = {}
     for name, marker in re.findall(r"^([\w.-]+)==[^ ;]+( ; )?", (FOLDER / lock).read_text("utf-8"), re.MULTILINE):
         try:
             found[name] = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             if not marker:
-                raise SystemExit(f"{name} of {lock} is not installed") from None
+                raise SystemExit(f"{name}, locked in {lock}, is not installed") from None
     return sorted(found.values(), key=lambda each: each.name.lower())

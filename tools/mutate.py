@@ -1,9 +1,9 @@
-"""Break the code behind each promise, one small change at a time, and see the promise's test fail.
+"""Breaks the code behind each promise, one small change at a time, and checks that the promise's test fails.
 
-python tools/mutate.py               # all of them, in a copy of the tree
-python tools/mutate.py --only order  # those whose promise or file has this in it
+python tools/mutate.py               # all mutations, in a copy of the tree
+python tools/mutate.py --only order  # those whose promise, file or test contains this text
 
-A change that no test notices has survived: the promise is not tested, and this ends with 1.
+A mutation survives if the test still passes. Then the promise is not tested, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Mutation:
     old: str
     new: str
     test: str
-    """What to hand to pytest."""
+    """The arguments for pytest."""
 
 
 def load() -> list[Mutation]:
@@ -56,11 +56,11 @@ def copy_tree(target: Path) -> None:
 
 
 def is_noticed(tree: Path, mutation: Mutation) -> str:
-    """What the test said of the broken code; empty if nothing."""
+    """Return the names of the tests that fail with the mutation, or an empty string if it survives."""
     path = tree / mutation.file
     before = path.read_text(encoding="utf-8")
     if before.count(mutation.old) != 1:
-        raise SystemExit(f"{mutation.file} has {before.count(mutation.old)} times: {mutation.old!r}")
+        raise SystemExit(f"{mutation.file} contains {before.count(mutation.old)} times, not once: {mutation.old!r}")
     path.write_text(before.replace(mutation.old, mutation.new), encoding="utf-8")
     try:
         return run_test(tree, mutation.test)
@@ -69,7 +69,7 @@ def is_noticed(tree: Path, mutation: Mutation) -> str:
 
 
 def run_test(tree: Path, test: str) -> str:
-    """The names of the tests that failed."""
+    """Run the test in the changed tree and return the names of the tests that failed."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *shlex.split(test)]
     env = os.environ | {"PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "PYTHONDONTWRITEBYTECODE": "1"}
     try:
@@ -77,7 +77,7 @@ def run_test(tree: Path, test: str) -> str:
             command, cwd=tree, env=env, capture_output=True, text=True, timeout=TEST_SECONDS_MAX, check=False
         )
     except subprocess.TimeoutExpired:
-        return "it did not end"
+        return "timed out"
     if done.returncode == 0:
         return ""
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
@@ -101,9 +101,9 @@ def main() -> int:
             noticed = is_noticed(tree, each)
             survived += not noticed
             change = " ".join(each.new.split()) or "nothing"
-            print(f"{each.promise:>3}  {'noticed ' if noticed else 'SURVIVED'} {each.file}: {change[:70]}")
+            print(f"{each.promise:>3}  {'killed  ' if noticed else 'SURVIVED'} {each.file}: {change[:70]}")
             print(f"     {time.monotonic() - begun:.0f} s  {noticed or each.test}", flush=True)
-    print(f"{len(mutations) - survived} of {len(mutations)} changes were noticed")
+    print(f"{len(mutations) - survived} of {len(mutations)} mutations were killed")
     return 1 if survived else 0
 
 

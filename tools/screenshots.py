@@ -1,6 +1,6 @@
-"""Pictures of the dashboard for the README and the docs: `make screenshots`. A server of its own, with some traffic.
+"""Makes the screenshots of the dashboard for the README and the docs, from a new server with some traffic.
 
-Names of files, such as overview-dark.png, make only those.
+`make screenshots` makes all of them. With file names as arguments, such as overview-dark.png, it makes only those.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ SHOTS = {
     "stream": "stream/clicks",
 }
 SCHEMES = {"overview": ("light", "dark"), "queues": ("light", "dark")}
-"""The others in light alone; narrow, those two as well."""
+"""The color schemes of each screen; the other screens are shown only in light. These two also get a narrow version."""
 
 
 class Moved:
-    """A clock that goes as fast as it is told to."""
+    """A clock that the script sets."""
 
     def __init__(self) -> None:
         self.now = (system_clock() // 60_000 - MINUTES + 1) * 60_000
@@ -72,7 +72,7 @@ class Moved:
 def main() -> None:
     found = json.loads(provision.CHOICE.read_text()).get("browser")
     if found is None:
-        sys.exit("there is no browser on this machine")
+        sys.exit("no browser found; run `make provision`")
     FOLDER.mkdir(parents=True, exist_ok=True)
     dice = random.Random(7)
     with (
@@ -110,7 +110,7 @@ def made(folder: Path, dice: random.Random) -> Iterator[Running]:
 
 
 def history(path: Path, dice: random.Random) -> None:
-    """The last hour, in some seconds."""
+    """Generate an hour of traffic within seconds."""
     clock = Moved()
     broker = Broker(SqliteStore(path, clock=clock, durability="relaxed", journal=True), clock=clock)
     options = QueueOptions(max_attempts=2, backoff="fixed", backoff_ms=0)
@@ -118,7 +118,7 @@ def history(path: Path, dice: random.Random) -> None:
         broker.configure(queue, create=options)
     for minute in range(MINUTES):
         swell = 1 + 0.5 * math.sin(minute / 7) + 0.2 * dice.random()
-        # The minute that is now has only begun.
+        # The current minute has only just begun.
         swell *= min(1.0, (system_clock() - clock.now) / 60_000)
         for queue, (rate, bad) in QUEUES.items():
             work(broker, clock, dice, queue, round(rate * swell), bad)
@@ -160,7 +160,7 @@ def streams(client: Client, dice: random.Random) -> None:
 
 
 def now(client: Client, dice: random.Random) -> None:
-    """Something that happens while the picture is taken."""
+    """Push and ack a few messages, so that the screenshot shows live traffic."""
     for queue in QUEUES:
         path = f"/queues/{queue.replace('/', '%2F')}"
         bodies = [{"payload": {"order": dice.randint(1, 10**6)}} for _ in range(dice.randint(1, 4))]

@@ -1,4 +1,4 @@
-"""Make the synchronous twins in `_sync` folders from the asynchronous modules; `--check` only compares."""
+"""Generates the synchronous twins in `_sync` folders from the asynchronous modules; `--check` only compares."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REPLACEMENTS = (
 
 
 def twins() -> dict[Path, Path]:
-    """Each asynchronous module and its synchronous twin."""
+    """Return each asynchronous module with the path of its synchronous twin."""
     broker, client = PACKAGE / "broker", PACKAGE / "client"
     found = {broker / f"{name}.py": broker / "_sync" / f"{name}.py" for name in BROKER}
     return found | {module: client / "_sync" / module.name for module in sorted((client / "_async").glob("*.py"))}

@@ -1,1 +1,1 @@
-"""docs/reference, made from the code: `python -m tools.reference`; with `--check` it only compares."""
+"""Generates docs/reference from the code: `python -m tools.reference`; with `--check` it only compares."""

@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/reference, or report which are stale (`--check`)."""
+"""Writes the generated pages of docs/reference, or reports the stale ones (`--check`)."""
 
 from __future__ import annotations
 

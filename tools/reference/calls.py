@@ -1,4 +1,4 @@
-"""The HTTP reference, from the OpenAPI document of a server with every API."""
+"""Generates the HTTP reference from the OpenAPI document of a server with every API."""
 
 from __future__ import annotations
 

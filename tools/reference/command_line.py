@@ -1,4 +1,4 @@
-"""The commands, from click."""
+"""Generates the reference of the command line from its click commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed with Penstock, and under which licences."""
+"""Generates the list of dependencies and their licences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOCKS = {
     "spark.txt": "And Spark",
 }
 BUILDERS = {"hatchling", "packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers"}
-"""Only needed to install Penstock itself."""
+"""Packages that are needed only to build and install Penstock."""
 
 
 OWN = """
@@ -50,7 +50,7 @@ def page() -> str:
 
 
 def licence(found: Distribution) -> str:
-    """The expression if there is one, else the classifiers, else the first words of the field."""
+    """Return the licence expression, or else the classifiers, or else the first words of the licence field."""
     fields = found.metadata.json
     if fields.get("license_expression"):
         return str(fields["license_expression"])

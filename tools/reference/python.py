@@ -1,4 +1,4 @@
-"""The public names of the package, from their signatures and docstrings."""
+"""Generates the reference of the package's public names from their signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.server.error_responses import status_of
 from tools.reference.text import code, table, unfolded
 
 SENT: dict[type[PenstockError], int] = {penstock.Unauthorized: 401, penstock.Forbidden: 403}
-"""Only the client raises these: the server has sent the status."""
+"""The status of errors that only the client raises, after the server responded with it."""
 ABOUT = """# Python API
 
 `import penstock` provides all of these names. `penstock.aio` has `connect` and the same classes for `async` programs,
@@ -55,7 +55,7 @@ def _status(kind: type[PenstockError]) -> str:
 
 
 def _meaning(kind: type) -> str:
-    """Its docstring, or else what the tree of errors says beside it."""
+    """Return the docstring of an error, or else its description in the error tree."""
     beside = re.search(rf"─ {kind.__name__} +(\S.*)$", error_tree or "", re.MULTILINE)
     return " ".join((kind.__dict__.get("__doc__") or (beside[1] if beside else "")).split())
 

@@ -1,4 +1,4 @@
-"""A server in memory with every face: what its routes are and which metrics it shows."""
+"""Describes the routes and metrics of an in-memory server with every API."""
 
 from __future__ import annotations
 

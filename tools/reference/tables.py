@@ -1,4 +1,4 @@
-"""Options, settings, metrics, events and lake tables, each from where it is defined."""
+"""Generates the tables of options, settings, metrics, events and lake tables from their definitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.server.dashboard import live_events
 from tools.reference.text import code, comments, field_notes, struct_rows, table
 
 COUNTED = {"counter": "_total"}
-"""What Prometheus hangs on to a name."""
+"""The suffix that the Prometheus client adds to a metric's name, by type."""
 KINDS_NOTES = field_notes(events.Kind)
 MARKS_NOTES = field_notes(events.EventFlag)
 

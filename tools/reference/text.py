@@ -1,4 +1,4 @@
-"""Markdown, and what the source says beside a name: the string after a field, the comment behind a column."""
+"""Formats Markdown, and extracts documentation from the source: field docstrings and the comments of columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def code(value: object) -> str:
 
 
 def number(value: object) -> str:
-    """As people read it."""
+    """Format a number for readers."""
     if value is None or value == []:
         return "none"
     if isinstance(value, bool):
@@ -36,7 +36,7 @@ def number(value: object) -> str:
 
 
 def field_notes(kind: type) -> dict[str, str]:
-    """The string that follows each field of a class."""
+    """Return the docstring of each field of a class."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)
     notes: dict[str, str] = {}
@@ -50,7 +50,7 @@ def field_notes(kind: type) -> dict[str, str]:
 
 
 def comments(module: Any) -> dict[tuple[str, str], str]:
-    """By assigned name and column: the comment that stands behind the column's line."""
+    """Return the comment at the end of each column's line, by the name of the table and the column."""
     found: dict[tuple[str, str], str] = {}
     name = ""
     for line in inspect.getsource(module).splitlines():
@@ -63,7 +63,7 @@ def comments(module: Any) -> dict[tuple[str, str], str]:
 
 
 def schema_text(schema: dict[str, Any]) -> str:
-    """A JSON schema in a few words."""
+    """Describe a JSON schema in a few words."""
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     if "anyOf" in schema:
@@ -82,7 +82,7 @@ def schema_text(schema: dict[str, Any]) -> str:
 
 
 def struct_rows(kind: type[msgspec.Struct]) -> list[tuple[str, str, str, str]]:
-    """Name, type with bounds, default and note of each field."""
+    """Return the name, the type with its bounds, the default and the description of each field."""
     components = msgspec.json.schema_components([kind], ref_template="#/{name}")[1]
     properties = components[kind.__name__]["properties"]
     notes = field_notes(kind)
@@ -104,7 +104,7 @@ def shown_default(value: object) -> str:
 
 
 def unfolded(docstring: str | None) -> str:
-    """A docstring as Markdown: what follows `::` is code."""
+    """Convert a docstring to Markdown; text after `::` becomes a code block."""
     text = inspect.cleandoc(docstring or "")
     head, mark, rest = text.partition("::\n\n")
     if not mark:

@@ -12,7 +12,8 @@ INSERT INTO penstock.queue (id, name, options, limited, created_at)
 VALUES ($1::bigint, $2::text, $3::text, $4::boolean, $5::bigint) ON CONFLICT DO NOTHING RETURNING id
 
 -- :free_queue_id
--- The next id, so that rows that outlive a dropped queue never belong to another; once all were used, the first free one.
+-- Ids are not reused, so that rows that outlive a dropped queue never belong to another one. Once all ids were used, the
+-- first free one is taken.
 SELECT CASE WHEN used.id < QUEUE_ID_MAX THEN used.id + 1
             ELSE (SELECT min(q.id) + 1 FROM (SELECT 0 AS id UNION ALL SELECT id FROM penstock.queue) q
                    WHERE NOT EXISTS (SELECT 1 FROM penstock.queue r WHERE r.id = q.id + 1)) END,
@@ -34,7 +35,7 @@ UPDATE penstock.queue SET options = $2::text, limited = $3::boolean WHERE id = $
 UPDATE penstock.queue SET paused = $2::boolean WHERE id = $1::bigint
 
 -- :oldest_alive
--- Neither dead nor archived.
+-- Excludes dead and archived messages.
 SELECT min(created_at) FROM penstock.message m WHERE place BETWEEN $1::bigint AND $2::bigint
    AND NOT EXISTS (SELECT 1 FROM penstock.dead d WHERE d.id = m.place & ID_MAX)
    AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = m.place & ID_MAX)
@@ -162,7 +163,7 @@ SELECT id, place, died_at, ttl_left_ms, coalesce(error, '') FROM penstock.dead
  ORDER BY died_at, id LIMIT $5::bigint
 
 -- :dead_letters_of
--- Selected first and sorted then: otherwise the planner may scan all dead letters in order.
+-- Selects first and sorts afterwards, because otherwise the planner may scan all dead letters in order.
 WITH found AS MATERIALIZED (
   SELECT id, place, died_at, ttl_left_ms, coalesce(error, '') FROM penstock.dead
    WHERE id = ANY($6::bigint[]) AND queue_id = $1::bigint AND NOT leased
@@ -181,7 +182,8 @@ SELECT t.queue_id, -m.priority, $2::bigint, t.id, t.place, 0, $3::bigint + nulli
 RETURNING id, expires_at
 
 -- :holding
--- Queues that may have transitions, with unfinished messages, archived messages, and counter rows to compact.
+-- Returns the queues that may have due transitions, with their numbers of unfinished and archived messages, and of
+-- counter rows to compact.
 SELECT q.name, q.id, sum(c.ready + c.scheduled + c.leased)::bigint, sum(c.archived)::bigint, count(*)
   FROM penstock.counter c JOIN penstock.queue q ON q.id = c.queue_id
  GROUP BY q.id ORDER BY q.name
@@ -210,7 +212,7 @@ DELETE FROM penstock.minute WHERE queue_id = ANY($1::bigint[]) AND minute < $2::
 DELETE FROM penstock.latency WHERE queue_id = ANY($1::bigint[]) AND minute < $2::bigint
 
 -- :idle
--- Under the push locks, so that queues that are empty now stay empty until the locks are released.
+-- Runs under the push locks, so that queues that are empty now stay empty until the locks are released.
 DELETE FROM penstock.busy b WHERE b.queue_id = ANY($1::bigint[])
    AND (SELECT sum(c.ready + c.scheduled + c.leased) FROM penstock.counter c WHERE c.queue_id = b.queue_id) = 0
 

@@ -39,8 +39,8 @@ SELECT penstock.verify($1::bigint[], $2::bigint, $3::bigint, $4::bigint, $5::boo
 SELECT pg_xact_status(($1::text)::xid8)
 
 -- :load
--- Finds due rows between the floor, below which nothing was left, and now. A long-lived snapshot keeps the index entries
--- of all deleted rows, and scanning over them would take longer and longer.
+-- Finds due rows between the floor, below which no rows are left, and now. While a long-lived snapshot is open, the index
+-- keeps the entries of all deleted rows, and scanning over them would take longer and longer.
 SELECT t.now, CASE WHEN $5::boolean THEN pg_current_xact_id()::text END, f.name, q.id, q.options, q.paused, q.created_at,
        CASE WHEN f.whole THEN (SELECT c.cursor FROM penstock.counter c
          WHERE c.queue_id = q.id AND c.cursor IS NOT NULL ORDER BY c.cursor DESC LIMIT 1) END,
@@ -82,7 +82,7 @@ SELECT penstock.now_ms()
 SELECT pg_notify($1::text, $2::text)
 
 -- :claim_mark
--- Waits for a push in progress with the same mark; one that arrives later fails.
+-- Waits for a push in progress with the same mark, and makes later ones fail.
 INSERT INTO penstock.mark (mark) VALUES ($1::bigint) ON CONFLICT DO NOTHING RETURNING 1
 
 -- :find_mark

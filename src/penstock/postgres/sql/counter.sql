@@ -7,7 +7,7 @@ SELECT coalesce(sum(ready), 0)::bigint, coalesce(sum(scheduled), 0)::bigint, coa
   FROM penstock.counter WHERE queue_id = $1::bigint
 
 -- :fold
--- Replaces many rows of a queue by one. Rows added meanwhile do not conflict: the sum is the same before and after.
+-- Replaces the rows of a queue with one row. Rows added concurrently do not conflict, because the sum does not change.
 WITH taken AS (
   DELETE FROM penstock.counter WHERE queue_id = ANY($1::bigint[]) RETURNING *),
 rolled AS (

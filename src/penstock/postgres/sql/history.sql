@@ -1,5 +1,6 @@
 -- :changes
--- By queue and step. Changes after the last step count too, because depths are computed back from the current ones.
+-- Groups by queue and step. Changes after the last step are included, because depths are computed back from the current
+-- ones.
 SELECT wanted.id, CASE WHEN h.minute < $4::bigint THEN (h.minute - $2::bigint) / $3::bigint ELSE $5::bigint END,
        sum(h.ready)::bigint, sum(h.scheduled)::bigint, sum(h.leased)::bigint, sum(h.dead)::bigint,
        sum(h.archived)::bigint, sum(h.n_pushed)::bigint, sum(h.n_leased)::bigint, sum(h.n_acked)::bigint,

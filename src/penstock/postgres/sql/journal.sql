@@ -21,15 +21,15 @@ SELECT place, created_at FROM penstock.message WHERE place = ANY($1::bigint[])
 SELECT id, attempt, at, error FROM penstock.failure WHERE id = ANY($1::bigint[]) ORDER BY id, at, attempt
 
 -- :given
--- The last number assigned.
+-- Returns the last number assigned.
 SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM penstock.spool_seq_seq
 
 -- :oldest
--- All transactions before this one have ended.
+-- Returns the transaction before which all others have ended.
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint
 
 -- :own
--- NULL if this transaction has not changed anything yet.
+-- Returns NULL if this transaction has not changed anything yet.
 SELECT pg_current_xact_id_if_assigned()::text::bigint
 
 -- :take

@@ -1,4 +1,4 @@
--- Messages beyond the byte limit of one reply ($3) are not leased: each queue is read until those before reach it.
+-- Reads each queue until its messages reach the byte limit of one response ($3); messages beyond it are not leased.
 
 -- :plain
 SELECT m.place, m.created_at, m.available_at, m.priority, m.content, m.key, m.headers, m.payload
@@ -79,7 +79,7 @@ SELECT c.queue_id FROM penstock.counter c WHERE c.queue_id = ANY($1::bigint[])
  GROUP BY c.queue_id HAVING sum(c.ready + c.scheduled + c.leased) > 0
 
 -- :heads
--- (available_at, id) of the next messages of many queues; callers sort them within each queue.
+-- Returns (available_at, id) of the next messages of many queues; callers sort them within each queue.
 SELECT f.queue_id, 0::bigint, coalesce(m.available_at, m.created_at), m.place & ID_MAX
   FROM unnest($1::bigint[], $2::bigint[]) AS f(queue_id, wanted),
        LATERAL (SELECT m.place, m.available_at, m.created_at FROM penstock.message m

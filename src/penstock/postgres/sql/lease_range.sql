@@ -5,7 +5,7 @@ SELECT r.queue_id, r.leased_until, r.first_id, r.last_id, r.count, r.token, $1::
     AS r(queue_id, leased_until, first_id, last_id, count, token, worker)
 
 -- :find
--- Each message is looked up by its token. The first columns are those of a single lease that was ended.
+-- Looks up each message by its token. The first columns are those of the statement that ends a single lease.
 SELECT i.id, m.place, 1::bigint, r.leased_at, r.leased_at, NULL::bigint, false, false, m.created_at, r.leased_until,
        r.token, r.queue_id, r.first_id, r.last_id, r.count, r.worker
   FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]) AS i(queue_id, leased_until, id, token),
@@ -30,7 +30,7 @@ SELECT r.place >> QUEUE_SHIFT, $1::bigint, r.place & ID_MAX, r.place, r.token, r
   FROM unnest($2::bigint[], $3::bytea[], $4::bigint[], $5::text[]) AS r(place, token, leased_at, worker)
 
 -- :lapsed
--- The columns of single leases that were ended, as for the other states that messages are taken out of ranges into.
+-- Returns the same columns as the statement that ends single leases.
 SELECT t.place & ID_MAX, t.place, 1::bigint, t.leased_at, t.leased_at, NULL::bigint, false, false, t.created_at,
        t.leased_until, t.token
   FROM (SELECT array_agg(r.leased_until) AS untils, array_agg(r.first_id) AS firsts

@@ -1,5 +1,5 @@
 -- :messages
--- Assigns consecutive ids and returns the first. The mark, if any, tells later whether this was committed.
+-- Assigns consecutive ids and returns the first. The mark, if any, shows later whether the push was committed.
 WITH numbers AS MATERIALIZED (SELECT penstock.take_ids($1::bigint) AS first_id),
 marked AS (
   INSERT INTO penstock.mark (mark, first_id, at) SELECT $2::bigint, n.first_id, $3::bigint FROM numbers n
@@ -42,7 +42,7 @@ DELETE FROM penstock.key k USING unnest($1::bigint[], $2::text[]) AS old(space, 
  WHERE k.space = old.space AND k.key = old.key
 
 -- :keep_keys
--- Sorted by key, so that two transactions that insert the same keys do not deadlock.
+-- Sorts by key, so that two transactions that insert the same keys do not deadlock.
 INSERT INTO penstock.key (space, key, id, place, created_at, expires_at, check_at)
 SELECT r.space, r.key, currval('penstock.message_id') - r.back,
        CASE WHEN r.lane < 0 THEN r.lane ELSE r.lane + currval('penstock.message_id') - r.back END,

@@ -42,7 +42,7 @@ SELECT place & ID_MAX, created_at FROM penstock.message m WHERE place = ANY($1::
    AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = m.place & ID_MAX)
 
 -- :ready
--- A page ends when its payloads reach the last parameter, as for the other states.
+-- A page ends when its payloads reach the byte limit in the last parameter.
 SELECT rank, available_at, id, attempts, first_leased_at, expires_at,
        created_at, priority, content, key, headers, payload
   FROM (SELECT r.*, m.created_at, m.priority, m.content, m.key, m.headers, m.payload,
@@ -83,7 +83,7 @@ SELECT leased_until, id, attempts, first_leased_at, expires_at, leased_at, worke
                     WHERE l.queue_id = $1::bigint AND (l.leased_until, l.id) > ($2::bigint, $3::bigint)
                     ORDER BY l.leased_until, l.id LIMIT $4::bigint)
                   UNION ALL
-                  -- As many ranges as fill the page; the one in which it begins may be read in part.
+                  -- Reads enough ranges to fill the page; it may begin within the first of them.
                   (SELECT r.leased_until, m.place & ID_MAX, m.place, 1, r.leased_at, NULL, r.leased_at, r.worker
                      FROM (SELECT r.*, sum(CASE WHEN (r.leased_until, r.first_id) > ($2::bigint, $3::bigint)
                                                 THEN r.count ELSE 0 END) OVER (ORDER BY r.leased_until, r.first_id) AS up_to

@@ -1,5 +1,5 @@
 -- :end
--- Each row is looked up by its token: with a join the planner may read all leases.
+-- Looks up each row by its token, because with a join the planner may read all leases.
 DELETE FROM penstock.single_lease l WHERE l.ctid = ANY (ARRAY(
   SELECT o.ctid FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]) AS i(queue_id, leased_until, id, token),
     LATERAL (SELECT o.ctid FROM penstock.single_lease o

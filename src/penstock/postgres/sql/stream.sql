@@ -40,14 +40,14 @@ SELECT * FROM penstock.append($1::bigint, $2::bigint, $3::bigint, $4::bigint, $5
                               $8::bytea[], $9::bytea[])
 
 -- :appended
--- The newest batches that carry a mark.
+-- Returns the newest batches that have a mark.
 SELECT min(n.last - n.records + 1), max(n.last), max(n.time_ms) FROM (
   SELECT b.last, b.records, b.time_ms, b.mark FROM penstock.batch b WHERE b.stream_id = $1::bigint
    ORDER BY b.last DESC LIMIT 10000) n
  WHERE n.mark = $2::bigint
 
 -- :read
--- Batches from the one that contains an offset on, limited by number and bytes.
+-- Returns batches from the one that contains an offset, limited by number and bytes.
 SELECT s.first, s.next, r.last, r.records, r.sum, r.ends, r.data
   FROM penstock.stream_state s LEFT JOIN LATERAL (
        SELECT w.* FROM (
@@ -74,7 +74,7 @@ WITH gone AS (
 SELECT (SELECT count(*) FROM penstock.stream WHERE name = $1::text), (SELECT count(*) FROM gone)
 
 -- :seal
--- Closes the segment that was being filled.
+-- Closes the active segment.
 INSERT INTO penstock.segment
 SELECT s.id, s.active, s.next - 1, s.filled, s.time_ms FROM penstock.stream_state s
  WHERE s.id = $1::bigint AND s.active IS NOT NULL AND s.time_ms < $2::bigint
@@ -96,7 +96,7 @@ DELETE FROM penstock.batch b USING few WHERE b.stream_id = $1::bigint AND b.last
 DELETE FROM penstock.segment WHERE stream_id = $1::bigint AND last < $2::bigint
 
 -- :drop
--- Frees the name at once; the contents are deleted in steps.
+-- Frees the name immediately; the contents are deleted in steps.
 UPDATE penstock.stream SET name = '~' || id WHERE id = $1::bigint AND name < '~' RETURNING id
 
 -- :dropped

@@ -70,7 +70,7 @@ SELECT f.queue_id FROM unnest($1::bigint[], $2::bigint[]) AS f(queue_id, after)
     OR EXISTS (SELECT 1 FROM penstock.lease_range l WHERE l.queue_id = f.queue_id AND l.leased_until > f.after)
 
 -- :far
--- A range appears under its first id.
+-- A range is listed under its first id.
 (SELECT l.leased_until, l.id,
        coalesce(CASE WHEN l.extended THEN (SELECT e.extended_at FROM penstock.extension e WHERE e.id = l.id) END, l.leased_at)
   FROM penstock.single_lease l

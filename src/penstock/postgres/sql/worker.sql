@@ -6,7 +6,7 @@ SELECT w.kind, w.name, w.started_at FROM unnest($1::text[], $2::text[]) AS p(kin
 SELECT count(*) FROM penstock.worker
 
 -- :beat
--- Sorted, so that two servers that report the same consumers do not deadlock.
+-- Sorts the rows, so that two servers that report the same consumers do not deadlock.
 INSERT INTO penstock.worker AS w
   (kind, name, host, pid, version, server, started_at, seen_at, stale_at, queues)
 SELECT p.kind, p.name, p.host, nullif(p.pid, 0), p.version, p.server, p.started_at, $1::bigint, $2::bigint, p.queues

@@ -2,7 +2,8 @@
 INSERT INTO penstock_queue (id, name, options, created_at) VALUES (?, ?, ?, ?)
 
 -- :free_queue_id
--- The next id, so that rows that outlive a dropped queue never belong to another; once all were used, the first free one.
+-- Ids are not reused, so that rows that outlive a dropped queue never belong to another one. Once all ids were used, the
+-- first free one is taken.
 SELECT CASE WHEN used.id < QUEUE_ID_MAX THEN used.id + 1
             ELSE (SELECT min(q.id) + 1 FROM (SELECT 0 AS id UNION ALL SELECT id FROM penstock_queue) q
                    WHERE NOT EXISTS (SELECT 1 FROM penstock_queue r WHERE r.id = q.id + 1)) END
@@ -23,7 +24,7 @@ UPDATE penstock_queue SET options = ? WHERE id = ?
 UPDATE penstock_queue SET paused = ? WHERE id = ?
 
 -- :oldest_alive
--- Neither dead nor archived.
+-- Excludes dead and archived messages.
 SELECT min(created_at) FROM penstock_message m WHERE place BETWEEN ? AND ?
    AND NOT EXISTS (SELECT 1 FROM penstock_dead d WHERE d.id = m.place & ID_MAX)
    AND NOT EXISTS (SELECT 1 FROM penstock_archive a WHERE a.id = m.place & ID_MAX)
@@ -115,7 +116,7 @@ DELETE FROM penstock_key WHERE space = ? AND key = ?
 UPDATE penstock_key SET check_at = ? WHERE space = ? AND key = ?
 
 -- :forget_minutes
--- Keeps the newest of the old rows, because later changes are computed from it.
+-- Keeps the newest old row, because later changes are computed from it.
 DELETE FROM penstock_minute WHERE (queue_id, minute) IN (
   SELECT m.queue_id, m.minute FROM penstock_queue q CROSS JOIN penstock_minute m ON m.queue_id = q.id
    WHERE m.minute < (SELECT max(n.minute) FROM penstock_minute n WHERE n.queue_id = q.id AND n.minute < ?) LIMIT ?)

@@ -15,7 +15,7 @@ INSERT INTO temp.penstock_ack SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
  WHERE (SELECT value FROM penstock_setting WHERE name = 'writer') = ?
 
 -- :triggers
--- Parameters: the row of the message, and the key of the request. A request that is repeated fails.
+-- Parameters: the row of the message, and the request key. A repeated request violates the key and fails.
 CREATE TEMP VIEW penstock_push (place, created_at, content, payload, space, key, id, expires_at)
     AS SELECT 0, 0, 0, 0, 0, 0, 0, 0;
 CREATE TEMP TRIGGER penstock_push_once INSTEAD OF INSERT ON penstock_push BEGIN

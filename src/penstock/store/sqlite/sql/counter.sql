@@ -1,5 +1,5 @@
 -- :queue
--- With deferred counts: plain pushes beyond the last id, and leases of plain messages beyond the cursor.
+-- Includes deferred counts: plain pushes beyond the last id, and leases of plain messages beyond the cursor.
 SELECT q.id, q.name, q.options, q.paused, q.created_at, c.last_id, c.cursor, c.newest_at, c.minute, c.tokens, c.tokens_at,
        c.ready, c.scheduled, c.leased, c.dead, c.archived,
        c.n_pushed, c.n_leased, c.n_acked, c.n_nacked, c.n_lapsed, c.n_dead, c.n_expired, c.n_redriven, c.n_removed,

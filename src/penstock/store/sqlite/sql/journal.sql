@@ -2,7 +2,7 @@
 SELECT first_offset + records FROM penstock_journal ORDER BY first_offset DESC LIMIT 1
 
 -- :write
--- Replaces only a row without records, which just holds the next offset.
+-- Replaces only a row without records, which merely stores the next offset.
 INSERT OR REPLACE INTO penstock_journal (first_offset, records, bytes) VALUES (?, ?, ?)
 
 -- :switch

@@ -13,7 +13,7 @@ UPDATE penstock_lease_range SET first_id = ?
 DELETE FROM penstock_lease_range WHERE queue_id = ? AND leased_until = ? AND first_id = ?
 
 -- :with_token
--- Ranges do not overlap, so the first that can hold an id is the last that begins at it or before.
+-- Ranges do not overlap, so only the last one that begins at or before an id can contain it.
 SELECT leased_until, first_id, last_id, token, leased_at, worker FROM penstock_lease_range
  WHERE queue_id = ?1 AND leased_until = ?2 AND token = ?3 AND first_id <= ?5
    AND first_id >= ifnull((SELECT max(first_id) FROM penstock_lease_range
@@ -35,7 +35,7 @@ SELECT leased_until, first_id, last_id, token, leased_at, worker FROM penstock_l
 SELECT EXISTS (SELECT 1 FROM penstock_lease_range WHERE queue_id = ?)
 
 -- :add_pieces
--- A piece without a message is no range.
+-- Drops a piece that contains no message.
 INSERT INTO penstock_lease_range (queue_id, leased_until, first_id, last_id, token, leased_at, worker)
 SELECT ?1, ?2, p.first_id, p.last_id, ?3, ?4, ?5
   FROM (SELECT json_extract(value, '$[0]') AS first_id, json_extract(value, '$[1]') AS last_id FROM json_each(?6)) p
