@@ -30,7 +30,7 @@ from tools import provision
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/tutorial/*.md"), *ROOT.glob("docs/howto/*.md")])
-PATIENCE = 600.0
+TIMEOUT_SECONDS = 600.0
 BLOCK = re.compile(r"^```(\w+)(?: (\w+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"(?:#|--) ([\w.-]+\.\w+)\n")
 SPARK = re.compile(r"penstock[ .]pipeline|pyspark|penstock demo")
@@ -73,31 +73,31 @@ class Walk:
 
     def run(self) -> None:
         found = blocks(self.page)
-        if not any(manner == "background" and code.startswith("penstock serve\n") for _, manner, code in found):
+        if not any(mode == "background" and code.startswith("penstock serve\n") for _, mode, code in found):
             self._start("penstock serve --data penstock-data")
         try:
-            for language, manner, code in found:
-                self._run_block(language, manner, self._mapping_errors(code))
+            for language, mode, code in found:
+                self._run_block(language, mode, self._with_free_ports(code))
         finally:
             self._stop()
 
-    def _run_block(self, language: str, manner: str, code: str) -> None:
+    def _run_block(self, language: str, mode: str, code: str) -> None:
         named = FILE.match(code)
         if named:
             (self.folder / named[1]).write_text(code, encoding="utf-8")
-        elif manner == "background":
+        elif mode == "background":
             self._start(code)
         elif language == "bash":
             self.shell(code)
         elif language == "console":
-            self._converse(code)
+            self._run_console(code)
         elif language == "python":
             self._printed = io.StringIO()
             with contextlib.redirect_stdout(self._printed), contextlib.chdir(self.folder):
                 exec(compile(code, str(self.page), "exec"), self._names)
             return
         elif language == "text" and self._printed is not None:
-            assert _like(code, self._printed.getvalue()), self._printed.getvalue()
+            assert _matches(code, self._printed.getvalue()), self._printed.getvalue()
         self._printed = None
 
     def shell(self, script: str) -> str:
@@ -107,21 +107,21 @@ class Walk:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT_SECONDS,
         )
         assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def _converse(self, code: str) -> None:
+    def _run_console(self, code: str) -> None:
         for part in re.split(r"^\$ ", code, flags=re.MULTILINE)[1:]:
             command, _, wanted = part.partition("\n")
             while command.endswith("\\"):
                 more, _, wanted = wanted.partition("\n")
                 command += "\n" + more
             shown = self.shell(command)
-            assert _like(wanted, shown), f"$ {command}\n{shown}"
+            assert _matches(wanted, shown), f"$ {command}\n{shown}"
 
-    def _mapping_errors(self, code: str) -> str:
+    def _with_free_ports(self, code: str) -> str:
         return re.sub(r"\b(88\d\d)\b", lambda found: self._port(found[1]), code)
 
     def _port(self, shown: str) -> str:
@@ -149,7 +149,7 @@ class Walk:
 
     def _wait_for(self, process: subprocess.Popen[bytes], log: Path) -> None:
         tick = threading.Event()
-        for _ in range(int(PATIENCE / 0.05)):
+        for _ in range(int(TIMEOUT_SECONDS / 0.05)):
             if "listens on" in log.read_text(encoding="utf-8"):
                 return
             assert process.poll() is None, log.read_text(encoding="utf-8")
@@ -164,18 +164,18 @@ class Walk:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             try:
-                process.wait(PATIENCE)
+                process.wait(TIMEOUT_SECONDS)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
 
-def _like(wanted: str, shown: str) -> bool:
-    pattern = ".*".join(re.escape(_squeezed(each)) for each in wanted.split("…"))
-    return re.fullmatch(pattern, _squeezed(shown), re.DOTALL) is not None
+def _matches(wanted: str, shown: str) -> bool:
+    pattern = ".*".join(re.escape(_normalize(each)) for each in wanted.split("…"))
+    return re.fullmatch(pattern, _normalize(shown), re.DOTALL) is not None
 
 
-def _squeezed(text: str) -> str:
+def _normalize(text: str) -> str:
     return "\n".join(" ".join(line.split()) for line in text.strip().splitlines())
 
 

@@ -17,7 +17,7 @@ def interrupted(call: Callable[[], Any], moment: int) -> bool:
     """
     left = moment
 
-    def look(frame: FrameType, event: str, arg: object) -> None:
+    def on_profile(frame: FrameType, event: str, arg: object) -> None:
         nonlocal left
         if event in ("call", "c_return"):
             left -= 1
@@ -25,7 +25,7 @@ def interrupted(call: Callable[[], Any], moment: int) -> bool:
                 raise KeyboardInterrupt
 
     gc.disable()  # Python only prints an exception that a finalizer raises, so the interrupt would be lost.
-    sys.setprofile(look)
+    sys.setprofile(on_profile)
     try:
         call()
     except KeyboardInterrupt:

@@ -17,7 +17,7 @@ README = ROOT / "README.md"
 PROJECT = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 FENCE = re.compile(r"^(```+).*?^\1$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?![a-z]+:|#|<)([^)\s#]+)(#[^)\s]*)?\)")
-MANNER = re.compile(r"^(```\w+) \w+$", re.MULTILINE)  # how the tests run a block, as in "bash background"
+BLOCK_MODE = re.compile(r"^(```\w+) \w+$", re.MULTILINE)  # how the tests run a block, as in "bash background"
 LANGUAGES = {".py": "python", ".scala": "scala", ".c": "c", ".toml": "toml", ".yaml": "yaml", ".json": "json"}
 
 
@@ -67,7 +67,7 @@ def _with_links(markdown: str, source: Path, uri: str) -> str:
         return f"]({relative}{found[2] or ''})"
 
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.DOTALL | re.MULTILINE)
-    return "".join(MANNER.sub(r"\1", part) if part.startswith("```") else LINK.sub(point, part) for part in parts)
+    return "".join(BLOCK_MODE.sub(r"\1", part) if part.startswith("```") else LINK.sub(point, part) for part in parts)
 
 
 def _page(path: Path) -> str:

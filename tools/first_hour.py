@@ -49,8 +49,8 @@ def post(url: str, body: object) -> None:
     urllib.request.urlopen(request, timeout=10).close()
 
 
-def until(done: Path | str, process: subprocess.Popen[bytes]) -> None:
-    """Wait until a file exists, or until a server accepts a message."""
+def wait_until(done: Path | str, process: subprocess.Popen[bytes]) -> None:
+    """Wait wait_until a file exists, or wait_until a server accepts a message."""
     deadline = time.monotonic() + STEP_SECONDS_MAX
     while time.monotonic() < deadline:
         if isinstance(done, Path):
@@ -81,12 +81,12 @@ def main() -> int:
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True, env=env)
         port = free_port()
         with running(["make", "serve", f"ARGS=--port {port}"], clone, env) as process:
-            until(f"http://127.0.0.1:{port}/v1/messages", process)
+            wait_until(f"http://127.0.0.1:{port}/v1/messages", process)
         message = time.monotonic() - began
         words = ["make", "demo", f"ARGS=--port {port} --data demo-data --no-browser"]
         began = time.monotonic()
         with running(words, clone, env) as process:
-            until(clone / "demo-data" / "report.html", process)
+            wait_until(clone / "demo-data" / "report.html", process)
         chart = time.monotonic() - began
     for what, seconds, most in (
         ("git clone to the first message over HTTP", message, MESSAGE_SECONDS_MAX),

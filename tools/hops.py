@@ -118,14 +118,14 @@ def recording(recorder: Recorder) -> Iterator[None]:
         yield
 
 
-def of_lite(folder: Path, recorder: Recorder) -> None:
+def push_lite(folder: Path, recorder: Recorder) -> None:
     with LiteQueue(folder / "lite.db") as queue:
         for _ in range(5):
             recorder.start()
             queue.put(b"x")
 
 
-def of_server(folder: Path, recorder: Recorder, **settings: Any) -> None:
+def push_server(folder: Path, recorder: Recorder, **settings: Any) -> None:
     with running(folder, **settings) as server, server.client() as client:
         client.post("/queues", {"name": "q"})
         for _ in range(5):
@@ -137,9 +137,9 @@ def measure() -> dict[str, list[Hops]]:
     found: dict[str, list[Hops]] = {}
     database = Cluster()
     paths: dict[str, Callable[[Path, Recorder], None]] = {
-        "LiteQueue.put": of_lite,
-        "HTTP push on SQLite": of_server,
-        "HTTP push on PostgreSQL": lambda folder, recorder: of_server(folder, recorder, store=database.url),
+        "LiteQueue.put": push_lite,
+        "HTTP push on SQLite": push_server,
+        "HTTP push on PostgreSQL": lambda folder, recorder: push_server(folder, recorder, store=database.url),
     }
     try:
         for name, push in paths.items():

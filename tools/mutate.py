@@ -55,7 +55,7 @@ def copy_tree(target: Path) -> None:
     (target / ".venv").symlink_to(ROOT / ".venv")
 
 
-def is_noticed(tree: Path, mutation: Mutation) -> str:
+def failing_tests(tree: Path, mutation: Mutation) -> str:
     """Return the names of the tests that fail with the mutation, or an empty string if it survives."""
     path = tree / mutation.file
     before = path.read_text(encoding="utf-8")
@@ -98,11 +98,11 @@ def main() -> int:
         copy_tree(tree)
         for each in mutations:
             begun = time.monotonic()
-            noticed = is_noticed(tree, each)
-            survived += not noticed
+            failed = failing_tests(tree, each)
+            survived += not failed
             change = " ".join(each.new.split()) or "nothing"
-            print(f"{each.promise:>3}  {'killed  ' if noticed else 'SURVIVED'} {each.file}: {change[:70]}")
-            print(f"     {time.monotonic() - begun:.0f} s  {noticed or each.test}", flush=True)
+            print(f"{each.promise:>3}  {'killed  ' if failed else 'SURVIVED'} {each.file}: {change[:70]}")
+            print(f"     {time.monotonic() - begun:.0f} s  {failed or each.test}", flush=True)
     print(f"{len(mutations) - survived} of {len(mutations)} mutations were killed")
     return 1 if survived else 0
 

@@ -59,7 +59,7 @@ SCHEMES = {"overview": ("light", "dark"), "queues": ("light", "dark")}
 """The color schemes of each screen; the other screens are shown only in light. These two also get a narrow version."""
 
 
-class Moved:
+class SetClock:
     """A clock that the script sets."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def main() -> None:
     dice = random.Random(7)
     with (
         tempfile.TemporaryDirectory(prefix="penstock-screenshots-") as folder,
-        made(Path(folder), dice) as server,
+        populated_server(Path(folder), dice) as server,
         server.client() as client,
         sync_playwright() as playwright,
     ):
@@ -103,7 +103,7 @@ def main() -> None:
 
 
 @contextmanager
-def made(folder: Path, dice: random.Random) -> Iterator[Running]:
+def populated_server(folder: Path, dice: random.Random) -> Iterator[Running]:
     history(folder / "penstock.db", dice)
     with running(folder) as server:
         yield server
@@ -111,7 +111,7 @@ def made(folder: Path, dice: random.Random) -> Iterator[Running]:
 
 def history(path: Path, dice: random.Random) -> None:
     """Generate an hour of traffic within seconds."""
-    clock = Moved()
+    clock = SetClock()
     broker = Broker(SqliteStore(path, clock=clock, durability="relaxed", journal=True), clock=clock)
     options = QueueOptions(max_attempts=2, backoff="fixed", backoff_ms=0)
     for queue in QUEUES:
@@ -127,7 +127,7 @@ def history(path: Path, dice: random.Random) -> None:
     broker.close()
 
 
-def work(broker: Broker, clock: Moved, dice: random.Random, queue: str, count: int, bad: float) -> None:
+def work(broker: Broker, clock: SetClock, dice: random.Random, queue: str, count: int, bad: float) -> None:
     orders = [
         {
             "order": 9_007_199_254_740_993 + dice.randint(1, 10**6),
