@@ -1,4 +1,4 @@
-/** What the server is sent and answers, by its own names. Times are milliseconds since 1970 unless they are strings. */
+/** The bodies of requests and responses, with the server's names. Numeric times are milliseconds since 1970. */
 
 // Queues
 
@@ -23,7 +23,7 @@ export interface QueueOptions {
   archive_ms?: number | null
   dedupe_ms?: number
   journal?: 'full' | 'meta' | 'off'
-  /** For signed messages. */
+  /** The key that verifies message signatures. */
   secret?: string | null
 }
 
@@ -45,7 +45,7 @@ export interface QueueInfo {
   name: string
   max_attempts: number
   visibility_ms: number
-  /** The name under which its dead letters are leased and looked at. */
+  /** The name of the dead-letter queue. */
   dlq: string | null
   options: QueueOptions
   paused: boolean
@@ -67,15 +67,15 @@ export interface QueueStats {
   dead: number
   dlq: number
   archived: number
-  /** Age, since its push, of the ready message that would be leased next. */
+  /** Time since the push of the ready message that would be leased next. */
   head_age_ms: number | null
-  /** Age, since its push, of the oldest ready message, whatever its priority. */
+  /** Time since the push of the oldest ready message of any priority. */
   oldest_age_ms: number | null
-  /** True if that age is above the queue's `max_age_alert_ms`. */
+  /** True if `oldest_age_ms` exceeds the queue's `max_age_alert_ms`. */
   age_alert: boolean
-  /** Per second, over `1m`, `5m` and `15m`. */
+  /** Messages per second over `1m`, `5m` and `15m`. */
   rates: Record<string, Record<string, number>>
-  /** Failed deliveries among all that ended in the last 15 minutes. */
+  /** Share of deliveries that failed, among all that ended in the last 15 minutes. */
   error_rate: number
   /** `wait_ms`, `service_ms` and `total_ms`: p50, p95 and p99 over the last 15 minutes. */
   latency: Record<string, Record<string, number | null>>
@@ -86,7 +86,7 @@ export interface PushOptions {
   priority?: number
   delay_ms?: number
   ttl_ms?: number
-  /** A repeated key is not a second message. */
+  /** A push with a known key adds no second message. */
   idempotency_key?: string
   headers?: Record<string, string>
   /** `t=<ms>,v1=<hex>`, for a queue with a secret. */
@@ -99,18 +99,18 @@ export interface NewMessage extends PushOptions {
 
 export interface Receipt {
   id: number
-  /** Its idempotency key was known: the id is the first one's. */
+  /** True if the idempotency key was known; `id` is then that of the first message. */
   duplicate: boolean
 }
 
 export interface LeaseOptions {
-  /** At most this many; 1. */
+  /** Maximum number of messages; default 1. */
   batch?: number
-  /** How long to wait for the first; 20,000. */
+  /** How long to wait for the first message; default 20,000. */
   wait_ms?: number
-  /** How long they are leased; as the queue says. */
+  /** Lease time; default: that of the queue. */
   visibility_ms?: number
-  /** Who has them, for those who look on. */
+  /** Name of the consumer, shown with its leases. */
   worker?: string
   signal?: AbortSignal
 }
@@ -123,11 +123,11 @@ export interface Lease {
 export interface Failed {
   delay_ms?: number
   error?: string
-  /** Where it failed; kept with the error. */
+  /** Stack trace, stored with the error. */
   traceback?: string
-  /** Make it a dead letter now, whatever attempts are left. */
+  /** Dead-letter the message now, even if attempts are left. */
   dead?: boolean
-  /** Drop it now, without a dead letter. */
+  /** Delete the message instead of dead-lettering it. */
   discard?: boolean
 }
 
@@ -136,16 +136,16 @@ export interface SettleItem extends Lease, Failed {}
 export interface Settled {
   id: number
   result: 'ok' | 'stale' | 'unknown'
-  /** After a nack: scheduled, ready or dead. */
+  /** State after a nack: scheduled, ready or dead. */
   state?: State
 }
 
 export interface LeasedMessage {
   id: number
   uuid: string
-  /** A Uint8Array if it was pushed as bytes; whole numbers beyond 2^53 are BigInts. */
+  /** A Uint8Array if the message was pushed as bytes; whole numbers beyond 2^53 are BigInts. */
   payload: any
-  /** How it was pushed, where that was not as JSON. */
+  /** The type of a payload that is not JSON. */
   content?: 'text' | 'bytes'
   priority: number
   attempts: number
@@ -161,7 +161,7 @@ export interface Failure {
   attempt: number
   error: string
   [name: string]: unknown
-  /** Where it failed; only a look at one message has it. */
+  /** Stack trace; only included when a single message is read. */
   traceback?: string
 }
 
@@ -237,9 +237,9 @@ export interface StreamInfo {
   name: string
   options: StreamOptions
   created_at: number
-  /** The first offset that is kept. */
+  /** The first available offset. */
   first: number
-  /** That of the next record to come. */
+  /** The offset of the next record to be appended. */
   next: number
   bytes: number
   segment_count: number
@@ -255,7 +255,7 @@ export interface Segment {
 
 export interface StreamConsumer {
   consumer: string
-  /** The last record it has processed; null before the first. */
+  /** The last processed record; null before the first. */
   offset: number | null
   lag: number
   seen_at: number
@@ -265,7 +265,7 @@ export interface StreamConsumer {
 }
 
 export interface StreamDetail extends StreamInfo {
-  /** Oldest first; of very many, the newest. */
+  /** Oldest first; if there are very many, only the newest. */
   segments: Segment[]
   consumers: StreamConsumer[]
 }
@@ -291,16 +291,16 @@ export interface ReadOptions {
 export interface StreamRecord {
   offset: number
   timestamp: number
-  /** A string, a Uint8Array, or JSON; as it was appended. */
+  /** The record as it was appended: a string, a Uint8Array or JSON. */
   data: any
   encoding?: 'base64'
 }
 
 export interface RecordPage {
   records: StreamRecord[]
-  /** Where to read on. */
+  /** The offset of the next page. */
   next: number
-  /** Offsets passed over because a repair found their records beyond help. */
+  /** Number of skipped offsets whose records were damaged beyond repair. */
   lost?: number
 }
 
@@ -344,7 +344,7 @@ export interface TreePushedItem {
 
 export interface TreePushed {
   messages: TreePushedItem[]
-  /** Their ids, in the order sent; undefined of those that failed. */
+  /** The ids in the order of the items; undefined for items that failed. */
   messageIds: (string | undefined)[]
 }
 
@@ -367,7 +367,7 @@ export interface Acknowledgment {
   transactionId: string
   status: 'completed' | 'failed'
   error?: string
-  /** With it, only that lease is settled. */
+  /** Settle only this lease. */
   leaseToken?: string
 }
 
@@ -381,9 +381,9 @@ export interface Acknowledged {
 // Analytics
 
 export interface History {
-  /** By default an hour before `to`. */
+  /** Default: an hour before `to`. */
   from?: Date | string
-  /** By default now. */
+  /** Default: now. */
   to?: Date | string
   /** `5m`, `1h`, `1d`. */
   interval?: string
@@ -391,7 +391,7 @@ export interface History {
 
 export interface PageOfHistory extends History {
   limit?: number
-  /** The `next` of an earlier page. */
+  /** `next` of the previous page. */
   after?: string
 }
 
@@ -449,10 +449,10 @@ export interface QueueLatency extends LatencySummary {
 
 export interface LiveEvent {
   /** `message.pushed`, `message.processing`, `message.completed`, `message.failed`, `queue.created`, `queue.depth`,
-   * `dropped` when the server has closed a socket that was too slow, `missed` after a gap that cannot be filled. */
+   * `dropped` after the server closed a socket that was too slow, `missed` after a gap that it cannot fill. */
   event: string
   data: Record<string, any>
-  /** Where to go on from. */
+  /** The offset for `since` after a reconnect. */
   offset?: number
 }
 

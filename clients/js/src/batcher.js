@@ -10,8 +10,8 @@
  */
 export class Batcher {
   /**
-   * @param {(entries: Entry[]) => Promise<(Result | Error)[]>} send answers each entry, in order, with a result or error
-   * @param {{weigh: (entry: Entry) => number, weightMax: number}} limits of one request
+   * @param {(entries: Entry[]) => Promise<(Result | Error)[]>} send returns a result or error for each entry, in order
+   * @param {{weigh: (entry: Entry) => number, weightMax: number}} limits limits of one request
    */
   constructor(send, { weigh, weightMax }) {
     this._send = send
@@ -22,7 +22,7 @@ export class Batcher {
     this._sending = false
   }
 
-  /** True if no call is waiting. */
+  /** True if no request is in flight and no call is waiting. */
   get idle() {
     return !this._sending && this._waiting.length === 0
   }
@@ -36,7 +36,7 @@ export class Batcher {
       this._waiting.push({ entry, resolve, reject })
       if (!this._sending) {
         this._sending = true
-        // Let calls of the same tick join.
+        // Waits until the end of the microtask queue, so that calls of the same tick join the batch.
         queueMicrotask(() => this._work())
       }
     })

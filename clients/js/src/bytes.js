@@ -25,8 +25,8 @@ export function fromBase64(text) {
 }
 
 /**
- * Return the fields to send for a payload: the payload itself, or bytes and their encoding. `undefined` is refused, as
- * it is usually a variable that was never set or a misspelt field.
+ * Return the fields to send for a payload: the payload itself, or bytes and their encoding. `undefined` is refused,
+ * because it is usually a variable that was never set or a misspelt field.
  * @param {unknown} payload
  * @returns {{payload: unknown, encoding?: 'base64'}}
  */
@@ -54,7 +54,7 @@ export function readPayload(message) {
 }
 
 /**
- * Return a unique key. It is not a secret, so weak randomness will do where there is no other (Node 18).
+ * Return a unique key. It is not a secret, so weak randomness is good enough on Node 18, which has no global `crypto`.
  * @returns {string}
  */
 export function newKey() {

@@ -4,7 +4,7 @@
  * PenstockError
  * ├── InvalidInput     a value that can never be accepted; `field` names it
  * ├── NotFound         no such queue, message, stream or consumer
- * ├── Conflict         it exists already, or is in use
+ * ├── Conflict         the object exists already, or is in use
  * │   └── LeaseLost    the lease has expired, or belongs to another consumer
  * ├── OffsetTrimmed    the records were removed by retention
  * ├── TryLater         full or rate-limited; `retryAfterMs`
@@ -13,7 +13,7 @@
  * │   └── Forbidden    a credential without the right
  * ├── StoreError       the server cannot reach its store
  * ├── Unreachable      no response; `maybeDone`
- * ├── Closed           this client was closed meanwhile
+ * ├── Closed           this client was closed
  * └── ServerFault      an invalid response, or an internal error of the server
  */
 
@@ -38,9 +38,9 @@ export class PenstockError extends Error {
   constructor(message, details = {}) {
     super(message, details.cause === undefined ? undefined : { cause: details.cause })
     this.name = new.target.name
-    /** Stable, in snake case. */
+    /** Stable error code in snake case. */
     this.code = details.code ?? 'error'
-    /** What to do about it. */
+    /** How to solve the problem. */
     this.hint = details.hint
     /** Name of the invalid value. */
     this.field = details.field
@@ -134,7 +134,7 @@ export function errorOf(status, text, headers) {
     requestId: headers.get('x-request-id') ?? undefined,
   }
   const kind = (known && BY_CODE[body.code]) || BY_STATUS[status] || ServerFault
-  return new kind(known ? body.error : `the server answered ${status}`, details)
+  return new kind(known ? body.error : `the server responded with ${status}`, details)
 }
 
 /**

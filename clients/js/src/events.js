@@ -51,7 +51,7 @@ export async function* eventBatches(http, { since, digest, bufferMax = BUFFER_MA
         if (!isPassing(error)) throw error
         onState('closed', error)
       }
-      // Also after a normal close: a restarting server takes a moment to come back.
+      // Waits after a normal close too, because a restarting server takes a moment to come back.
       await pause(backoffMs(failures++), controller.signal).catch(() => {})
     }
   } finally {
@@ -199,7 +199,7 @@ async function openSocket(http, query) {
 }
 
 /**
- * Return why the server refused. A browser does not tell, so send the same as a plain request.
+ * Return the reason why the server refused the WebSocket. A browser does not report it, so ask with a plain request.
  * @param {Http} http
  * @param {{since?: number, digest?: boolean}} query
  * @param {AbortSignal} signal
@@ -214,7 +214,7 @@ async function refusal(http, query, signal) {
     }
     return error instanceof PenstockError ? error : new ServerFault(String(error), { cause: error })
   }
-  return new Unreachable(`${http.baseUrl} does not open a WebSocket`, { code: 'unreachable' })
+  return new Unreachable(`${http.baseUrl} did not open a WebSocket`, { code: 'unreachable' })
 }
 
 /** @param {string} text */

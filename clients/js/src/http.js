@@ -1,7 +1,7 @@
 /**
  * Sends requests: retries where that is safe, and throws the server's errors as exceptions.
  *
- * A request that its caller gives up on is aborted, so that the server can stop working on it.
+ * When the caller cancels a request, it is aborted, so that the server can stop working on it.
  */
 import { Closed, InvalidInput, PenstockError, ServerFault, TryLater, Unreachable, errorOf, isPassing } from './errors.js'
 import { parse, stringify } from './json.js'
@@ -10,7 +10,7 @@ const BACKOFF_MS = 100
 const BACKOFF_MS_MAX = 5_000
 const RETRY_AFTER_MS_MAX = 60_000
 const SETTING_MAX = 24 * 3_600_000
-/** Error codes that a smaller batch may avoid. */
+/** Codes of errors that a smaller batch may not cause. */
 export const FULL = ['queue_full', 'rate_limited']
 
 /**
@@ -34,7 +34,7 @@ export const FULL = ['queue_full', 'rate_limited']
  * @property {AbortSignal} [signal]
  * @property {number} [waitMs] how long the server may wait before it responds
  * @property {boolean} [repeatable] the request is idempotent; default true
- * @property {boolean} [share] throw QueueFull at once, for the caller to try with fewer messages
+ * @property {boolean} [share] throw a full queue's error without retries, so that the caller can send fewer messages
  * @property {number[]} [accept] error statuses that are returned, not thrown
  */
 
@@ -91,7 +91,7 @@ export class Http {
   }
 
   /**
-   * Return the JSON of the response, and whether an earlier attempt may have succeeded as well.
+   * Return the JSON of the response; `repeated` is true if an earlier attempt may have succeeded as well.
    * @param {string} method
    * @param {string} path
    * @param {Ask} [ask]
@@ -211,7 +211,7 @@ export class Http {
       if (cause instanceof PenstockError) throw cause
       if (signal.aborted) throw signal.reason
       const why = late ? `within ${seconds} s` : `(${reasonOf(cause)})`
-      throw new Unreachable(`${this.baseUrl} does not answer ${why}`, { code: 'unreachable', maybeDone: true, cause })
+      throw new Unreachable(`${this.baseUrl} does not respond ${why}`, { code: 'unreachable', maybeDone: true, cause })
     } finally {
       clearTimeout(timer)
       if (read === readText) signal.removeEventListener('abort', giveUp)
@@ -279,7 +279,7 @@ export function pause(ms, signal) {
 }
 
 /**
- * Return a function for the rest of a wait that starts now, so that a retried poll does not wait longer in total.
+ * Start a wait and return a function for its remaining time, so that a retried poll does not wait longer in total.
  * @param {number} ms
  * @returns {() => number}
  */

@@ -1,4 +1,4 @@
-/** A queue, `/queues/{name}`. Data has the server's names: `delay_ms`, `max_attempts`. */
+/** A queue, `/queues/{name}`. Options and fields have the server's names: `delay_ms`, `max_attempts`. */
 import { newKey, readPayload, sentPayload } from './bytes.js'
 import { Consumer, checkConsume, errorStack, errorText } from './consumer.js'
 import { InvalidInput, LeaseLost, NotFound, TryLater } from './errors.js'
@@ -12,7 +12,7 @@ import { ndjson } from './ndjson.js'
 /** @import * as shapes from '../shapes.d.ts' */
 
 const JOINED_BYTES_MAX = 4 << 20
-/** Bytes counted for a message besides its payload, which also limits the number of messages in a batch. */
+/** Bytes counted for a message in addition to its payload, which also limits the number of messages in a batch. */
 const OVERHEAD_BYTES = 4 << 10
 const WAIT_MS = 20_000
 const REDRIVE_MS_MAX = 24 * 3_600_000
@@ -26,7 +26,7 @@ export class Queue {
    * @param {string} name
    */
   constructor(http, name) {
-    if (typeof name !== 'string' || name === '') throw new InvalidInput('a queue has a name', { field: 'name' })
+    if (typeof name !== 'string' || name === '') throw new InvalidInput('the name of the queue is missing', { field: 'name' })
     this.name = name
     this._http = http
     this._path = `/queues/${encodeURIComponent(name)}`
@@ -45,7 +45,7 @@ export class Queue {
     }
   }
 
-  // The queue itself
+  // Administration
 
   /**
    * Create the queue; does nothing if it exists with the same options.
@@ -85,7 +85,7 @@ export class Queue {
   }
 
   /**
-   * Stop leasing messages; pushes go on.
+   * Pause the queue: messages are no longer leased, but still accepted.
    * @returns {Promise<shapes.QueueInfo>}
    */
   pause() {
@@ -227,7 +227,7 @@ export class Queue {
       nack: nack.map(({ id, token, queue, delay_ms, error, traceback, dead, discard }) => ({ id, token, queue, delay_ms, error, traceback, dead, discard })),
       push: push.map((message) => ({ ...message, ...sentPayload(message.payload) })),
     }
-    // Not repeatable: a second attempt would find the leases settled, or push again.
+    // Not idempotent: a second attempt would find the leases settled, or push the messages again.
     return this._http.json('POST', `${this._path}/transact`, { body, repeatable: false })
   }
 
@@ -263,7 +263,7 @@ export class Queue {
     }
     const work = {
       lease: async (/** @type {number} */ batch, /** @type {AbortSignal} */ signal) => {
-        // Not computed from the expiry time, because the server's clock may differ.
+        // The lease time is not computed from the message's expiry, because the server's clock may differ.
         leaseMs ||= (await this.info()).visibility_ms
         return this.lease({ batch, visibility_ms, worker, signal })
       },
@@ -296,7 +296,7 @@ export class Queue {
     const { value, repeated } = await this._http.ask('POST', `${this._path}/${verb}`, { body: { items } })
     return value.results.map((/** @type {shapes.Settled} */ settled) => {
       if (settled.result === 'stale') {
-        // A message that still exists was not acked.
+        // The message still exists, so no earlier attempt acked it.
         const maybeDone = repeated && verb !== 'ack'
         return new LeaseLost(`the lease on message ${settled.id} is no longer yours`, { code: 'lease_lost', maybeDone })
       }

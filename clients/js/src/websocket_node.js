@@ -93,7 +93,7 @@ export class NodeWebSocket {
     if (head.length > 0) this._feed(head)
   }
 
-  /** @param {number} [_] the code, which is always that of a normal end */
+  /** @param {number} [_] the close code; it is always sent as 1000 */
   close(_) {
     if (this._closing) return
     this._closing = true
@@ -153,7 +153,7 @@ export class NodeWebSocket {
   }
 
   /**
-   * Client frames are masked, and short.
+   * Send a masked frame; its payload must be shorter than 126 bytes.
    * @param {number} opcode
    * @param {Buffer} payload
    */

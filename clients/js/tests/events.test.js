@@ -4,12 +4,12 @@ import { InvalidInput, OffsetTrimmed, connect } from '../src/index.js'
 import { eventually, newName, relay, serve } from './support.js'
 
 const test = (name, run) => promise(name, { timeout: 240_000 }, run)
-// In base64 it has a plus, a slash and padding: all that base64url writes in another way.
+// Its base64 form contains a plus, a slash and padding, which base64url replaces.
 const TOKEN = 'to>ke?n/+%'
 const server = await serve({ PENSTOCK_AUTH_TOKEN: TOKEN })
 const admin = connect(server.url, { token: TOKEN })
 
-/** Watch one queue's messages in the background. */
+/** Collect the events of one queue in the background. */
 function watch(client, name, options = {}) {
   const ending = new AbortController()
   const seen = { ids: [], events: [], states: [] }
@@ -33,7 +33,7 @@ function watch(client, name, options = {}) {
 const isUnique = (list) => new Set(list).size === list.length
 const many = (count) => Array.from({ length: count }, (_, payload) => ({ payload }))
 
-test('the life of a message is told as it happens', async () => {
+test('events report the life of a message as it happens', async () => {
   const queue = admin.queue(newName())
   const seen = watch(admin, queue.name)
   await seen.open()
@@ -55,7 +55,7 @@ test('the life of a message is told as it happens', async () => {
   assert.deepEqual(seen.states, ['open', 'closed'])
 })
 
-test('queues that are made at one time are told one by one', async () => {
+test('queues created concurrently are reported one by one', async () => {
   const names = Array.from({ length: 30 }, () => newName())
   const { next } = await admin.journal.info()
   await Promise.all(names.map((name) => admin.queue(name).create()))
@@ -69,7 +69,7 @@ test('queues that are made at one time are told one by one', async () => {
   assert.deepEqual(names.filter((name) => !made.includes(name)), [])
 })
 
-test('one that comes back goes on where it was', async () => {
+test('a reader resumes at the offset of its last event', async () => {
   const queue = admin.queue(newName())
   await queue.create()
   const seen = watch(admin, queue.name)
@@ -83,7 +83,7 @@ test('one that comes back goes on where it was', async () => {
   await later.stop()
 })
 
-test('a cut loses no event and tells none twice', async () => {
+test('a lost connection neither loses nor repeats an event', async () => {
   const between = await relay(server.url)
   const queue = admin.queue(newName())
   await queue.create()
@@ -102,7 +102,7 @@ test('a cut loses no event and tells none twice', async () => {
   assert.ok(seen.states.filter((state) => state === 'open').length > 1)
 })
 
-test('after it was dropped no event is told twice', async () => {
+test('no event is repeated after the server dropped a slow reader', async () => {
   const between = await relay(server.url)
   const queue = admin.queue(newName())
   await queue.create()
@@ -121,7 +121,7 @@ test('after it was dropped no event is told twice', async () => {
   assert.ok(isUnique(seen.ids))
 })
 
-test('it goes on when the server was killed and came back', async () => {
+test('events continue after the server was killed and restarted', async () => {
   const own = await serve()
   const client = connect(own.url)
   const queue = client.queue(newName())
@@ -138,7 +138,7 @@ test('it goes on when the server was killed and came back', async () => {
   await seen.stop()
 })
 
-test('a slow reader gets everything, in its own time and little memory', async () => {
+test('a slow reader gets every event with a bounded buffer', async () => {
   const queue = admin.queue(newName())
   await queue.create()
   const { next } = await admin.journal.info()
@@ -155,7 +155,7 @@ test('a slow reader gets everything, in its own time and little memory', async (
   assert.ok(sockets > 1)
 })
 
-test('the token is never in the address', async () => {
+test('the token is never part of the URL', async () => {
   const between = await relay(server.url)
   const seen = watch(connect(between.url, { token: TOKEN }), 'nobody')
   await seen.open()
@@ -165,7 +165,7 @@ test('the token is never in the address', async () => {
   assert.match(headers['sec-websocket-protocol'], /^penstock, bearer\.[\w-]+$/)
 })
 
-test('who may not watch is told why', async () => {
+test('a refused reader gets the reason', async () => {
   const queue = admin.queue(newName())
   await queue.create()
   const { key } = await queue.addKey()
@@ -175,13 +175,13 @@ test('who may not watch is told why', async () => {
   await assert.rejects(admin.events({ since: 2 ** 40 }).next(), InvalidInput)
 })
 
-test('a server without a journal tells no events', async () => {
+test('a server without a journal refuses to send events', async () => {
   const own = await serve({ PENSTOCK_JOURNAL: 'false' })
   await assert.rejects(connect(own.url).events().next(), { name: 'NotFound', hint: /journal/ })
 })
 
 for (const [status, code, refused] of [[410, 'offset_trimmed', OffsetTrimmed], [422, 'offset_beyond_end', InvalidInput]]) {
-  test(`what can no longer be told is said to be missed: ${code}`, async () => {
+  test(`a gap that the server cannot fill is reported as missed: ${code}`, async () => {
     const between = await relay(server.url)
     const queue = admin.queue(newName())
     await queue.create()
@@ -189,7 +189,7 @@ for (const [status, code, refused] of [[410, 'offset_trimmed', OffsetTrimmed], [
     await seen.open()
     await queue.push(1)
     await eventually(() => seen.ids.length === 1)
-    const body = JSON.stringify({ error: 'those are not there', code })
+    const body = JSON.stringify({ error: 'these events no longer exist', code })
     between.fates = ({ path }) => (path.includes('since=') ? { status, body } : undefined)
     between.cut()
     await eventually(() => seen.events.includes('missed'))
@@ -199,7 +199,7 @@ for (const [status, code, refused] of [[410, 'offset_trimmed', OffsetTrimmed], [
   })
 }
 
-test('leaving the loop, or closing the client, hangs up', async () => {
+test('leaving the loop or closing the client disconnects', async () => {
   const between = await relay(server.url)
   const client = connect(between.url, { token: TOKEN })
   const queue = admin.queue(newName())

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import test from 'node:test'
 import { parse, stringify } from '../src/json.js'
 
-test('a whole number that a double cannot hold is a BigInt', () => {
+test('a whole number that a double cannot represent is parsed as a BigInt', () => {
   assert.deepEqual(parse('{"id": 12345678901234567890, "n": [-9007199254740993, 9007199254740991]}'), {
     id: 12345678901234567890n,
     n: [-9007199254740993n, 9007199254740991],
@@ -10,19 +10,19 @@ test('a whole number that a double cannot hold is a BigInt', () => {
   assert.equal(parse('9007199254740993'), 9007199254740993n)
 })
 
-test('digits that are no whole number stay what they are', () => {
+test('digits that are not a whole number are left unchanged', () => {
   const text = String.raw`{"a": "12345678901234567890", "b\"": "\\", "12345678901234567890": 0.12345678901234567890,
     "c": "\"12345678901234567890", "d": 1.5e20, "e": 12345678901234567890.5, "f": 12345678901234567890e2}`
   assert.deepEqual(parse(text), JSON.parse(text))
 })
 
-test('what looks like the mark of a BigInt is a string', () => {
+test('a string that looks like the mark of a BigInt remains a string', () => {
   const [mark] = stringify({ a: 1n }).match(/bigint:\w+:/) ?? ['bigint:']
   const value = { text: `${mark}1`, big: 2n ** 64n }
   assert.deepEqual(parse(stringify(value)), value)
 })
 
-test('BigInts are written as digits, also where a program has taught them to be strings', () => {
+test('BigInts are written as digits even if a program defines BigInt.prototype.toJSON', () => {
   const value = { big: 2n ** 64n, small: 7n, list: [-(2n ** 70n)] }
   const text = '{"big":18446744073709551616,"small":7,"list":[-1180591620717411303424]}'
   assert.equal(stringify(value), text)
@@ -37,7 +37,7 @@ test('BigInts are written as digits, also where a program has taught them to be 
   assert.equal(stringify({ big: 1n }, 2), '{\n  "big": 1\n}')
 })
 
-test('any value comes back as it was', () => {
+test('any value survives a round trip', () => {
   let seed = 1
   const random = (max) => (seed = (seed * 48271) % 2147483647) % max
   const strings = ['', '"', '\\', '\\"', '12345678901234567890', 'ü\u2028', '\ud800', '{"a":1}']
@@ -58,12 +58,12 @@ test('any value comes back as it was', () => {
   }
 })
 
-test('a string of megabytes is no trouble', () => {
+test('a string of several megabytes survives a round trip', () => {
   const value = { text: '"\\'.repeat(2_000_000), big: 2n ** 64n }
   assert.deepEqual(parse(stringify(value)), value)
 })
 
-test('what is no JSON is refused', () => {
+test('invalid JSON is refused', () => {
   for (const text of ['', '{', '{"a":12345678901234567890', '[01234567890123456789]', '1234567890123456789x']) {
     assert.throws(() => parse(text), SyntaxError)
   }

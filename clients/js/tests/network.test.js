@@ -5,7 +5,7 @@ import { eventually, newName, relay, serve } from './support.js'
 
 const server = await serve()
 
-/** A queue behind a relay of its own. */
+/** Create a queue whose client connects through its own proxy. */
 async function behind(options) {
   const between = await relay(server.url)
   const client = connect(between.url, options)
@@ -14,11 +14,11 @@ async function behind(options) {
   between.asked.length = 0
   return { between, client, queue }
 }
-/** Let these become of the first requests, and nothing of those that follow. */
+/** Inject these faults into the first requests, and none into later ones. */
 const first = (...fates) => (_, number) => fates[number - 1]
 
 for (const fate of ['refuse', 'lose']) {
-  test(`a push whose request or answer is lost (${fate}) is one message`, async () => {
+  test(`a push whose request or response is lost (${fate}) adds one message`, async () => {
     const { between, client, queue } = await behind()
     between.fates = first(fate, fate)
     const receipt = await queue.push('once')
@@ -33,7 +33,7 @@ for (const fate of ['refuse', 'lose']) {
   })
 }
 
-test('an ack or nack whose answer is lost is done, and said to be', async () => {
+test('an ack or nack whose response is lost succeeds', async () => {
   const { between, client, queue } = await behind()
   await queue.pushMany([{ payload: 1 }, { payload: 2 }])
   const [one, two] = await queue.lease({ batch: 2 })
@@ -58,7 +58,7 @@ test('an ack or nack whose answer is lost is done, and said to be', async () => 
   assert.deepEqual([ready, scheduled, totals.acked], [0, 1, 1])
 })
 
-test('a repeated settle does not claim a message that another has', async () => {
+test('a retried settle does not claim a message that is leased to another consumer', async () => {
   const { between, client, queue } = await behind()
   const name = (/** @type {Error & {maybeDone: boolean}} */ error) => [error.constructor.name, error.maybeDone]
   for (const verb of ['ack', 'nack']) {
@@ -75,14 +75,14 @@ test('a repeated settle does not claim a message that another has', async () => 
   const { messages: [message] } = await client.tree.pop({ ns })
   await client.tree.ack({ ...message })
   const { transactionId, leaseToken } = message
-  for (const [sent, told] of [[{ transactionId, leaseToken }, 'completed'], [{ transactionId }, ['NotFound', true]]]) {
+  for (const [sent, expected] of [[{ transactionId, leaseToken }, 'completed'], [{ transactionId }, ['NotFound', true]]]) {
     between.asked.length = 0
     between.fates = first('lose')
-    assert.deepEqual(await client.tree.ack(sent).then(({ status }) => status, name), told)
+    assert.deepEqual(await client.tree.ack(sent).then(({ status }) => status, name), expected)
   }
 })
 
-test('what must not be done twice is not repeated when it may have been done', async () => {
+test('a request that is not idempotent is not retried once it may have succeeded', async () => {
   const { between, queue } = await behind()
   between.fates = first('lose')
   await assert.rejects(queue.transact({ push: [{ payload: 1 }] }), (error) => {
@@ -93,7 +93,7 @@ test('what must not be done twice is not repeated when it may have been done', a
   assert.equal(between.asked.length, 1)
 })
 
-test('it tries again as often as it is told, and no more', async () => {
+test('a request is retried retryAttempts times', async () => {
   for (const [status, kind] of [[429, TryLater], [503, StoreError], [502, Unreachable]]) {
     const { between, queue } = await behind({ retryAttempts: 2 })
     between.fates = first({ status }, { status })
@@ -106,7 +106,7 @@ test('it tries again as often as it is told, and no more', async () => {
   }
 })
 
-test('a long poll that is cut goes on, and gets what is pushed', async () => {
+test('an interrupted long poll continues and gets the next message', async () => {
   const { between, queue } = await behind()
   const leasing = queue.lease({ wait_ms: 60_000 })
   await eventually(() => between.asked.length === 1)
@@ -116,10 +116,10 @@ test('a long poll that is cut goes on, and gets what is pushed', async () => {
   const [message] = await leasing
   assert.equal(message.payload, 'at last')
   const waits = between.asked.map(({ path }) => Number(new URLSearchParams(path.split('?')[1]).get('wait_ms')))
-  assert.ok(waits[1] < waits[0], 'it waits for what is left of its time')
+  assert.ok(waits[1] < waits[0], 'the retry waits only for the remaining time')
 })
 
-test('a consumer goes on after the server was killed and came back', async () => {
+test('a consumer continues after the server was killed and restarted', async () => {
   const own = await serve()
   const client = connect(own.url, { retryAttempts: 0 })
   const queue = client.queue(newName())
@@ -137,15 +137,15 @@ test('a consumer goes on after the server was killed and came back', async () =>
   await consumer.stop()
 })
 
-test('a server that does not answer is given up on', async () => {
+test('a request to an unresponsive server times out', async () => {
   const { between, queue } = await behind({ timeout: 50, retryAttempts: 1 })
   between.fates = () => 'hang'
-  await assert.rejects(queue.info(), { name: 'Unreachable', message: / does not answer within 0.05 s$/ })
+  await assert.rejects(queue.info(), { name: 'Unreachable', message: / does not respond within 0.05 s$/ })
   assert.equal(between.asked.length, 2)
   await assert.rejects(connect('http://127.0.0.1:9', { retryAttempts: 0 }).health(), { name: 'Unreachable' })
 })
 
-test('closing gives up on all that is under way', async () => {
+test('closing the client aborts all requests in flight', async () => {
   const { client, queue } = await behind()
   const waiting = [queue.lease({ wait_ms: 60_000 }), client.tree.pop({ ns: 'nobody', wait: true })]
   const consumer = queue.consume(() => {})
@@ -155,7 +155,7 @@ test('closing gives up on all that is under way', async () => {
   await assert.rejects(client.health(), Closed)
 })
 
-test('an answer that makes no sense is the fault of the server', async () => {
+test('an invalid response is a ServerFault', async () => {
   const { between, queue } = await behind()
   between.fates = first({ status: 200, body: '<html>' }, { status: 500, body: 'oops' })
   await assert.rejects(queue.info(), ServerFault)
@@ -163,7 +163,7 @@ test('an answer that makes no sense is the fault of the server', async () => {
   assert.equal(between.asked.length, 2)
 })
 
-test('errors carry what the server says of them', async () => {
+test('errors carry the details that the server sends', async () => {
   const { queue } = await behind()
   await assert.rejects(queue.push(1, { priority: 'high' }), (error) => {
     assert.ok(error instanceof InvalidInput && error instanceof PenstockError && error instanceof Error)
@@ -179,7 +179,7 @@ test('errors carry what the server says of them', async () => {
   })
 })
 
-test('a server under a path of its own is reached there', async () => {
+test('the base URL may contain a path', async () => {
   const between = await relay(server.url, '/mq')
   for (const url of [between.url, `${between.url}/`]) {
     const client = connect(url)
@@ -188,7 +188,7 @@ test('a server under a path of its own is reached there', async () => {
   }
 })
 
-test('an address or a setting that makes no sense is refused at once', () => {
+test('an invalid address or setting is refused immediately', () => {
   for (const url of ['', 'nowhere', 'ftp://x', undefined]) assert.throws(() => connect(url), InvalidInput)
   assert.throws(() => connect(server.url, { timeout: -1 }), InvalidInput)
   assert.throws(() => connect(server.url, { retryAttempts: '3' }), InvalidInput)
@@ -196,7 +196,7 @@ test('an address or a setting that makes no sense is refused at once', () => {
   assert.throws(() => connect(server.url).stream(), InvalidInput)
 })
 
-test('operators see whether it is live and ready, its metrics, its journal and its description', async () => {
+test('operators can read health, readiness, metrics, journal and API description', async () => {
   const client = connect(server.url)
   assert.deepEqual(await client.health(), { status: 'ok' })
   assert.equal((await client.ready()).ready, true)
@@ -204,8 +204,8 @@ test('operators see whether it is live and ready, its metrics, its journal and i
   const queue = client.queue(newName())
   await queue.create()
   await queue.push({ big: 2n ** 60n + 1n })
-  const told = () => client.journal.events({ queue: queue.name, kinds: ['pushed'] })
-  const [pushed] = await eventually(async () => (await told()).events[0] && (await told()).events)
+  const pushedEvents = () => client.journal.events({ queue: queue.name, kinds: ['pushed'] })
+  const [pushed] = await eventually(async () => (await pushedEvents()).events[0] && (await pushedEvents()).events)
   assert.deepEqual(pushed.payload, { big: 2n ** 60n + 1n })
   assert.ok((await client.journal.info()).next > 0)
   assert.ok((await client.request('GET', '/openapi.json')).paths['/queues'])

@@ -13,7 +13,7 @@ const newQueue = async (options) => {
 }
 const leaseOne = async (queue) => (await queue.lease({ wait_ms: 0 }))[0]
 
-test('what is pushed is leased in order, with its payload exact', async () => {
+test('messages are leased in push order with exact payloads', async () => {
   const queue = await newQueue()
   const payloads = [{ id: 12345678901234567890n, text: '12345678901234567890' }, new Uint8Array([0, 255]), 'text', null, [1.5]]
   for (const payload of payloads) await queue.push(payload)
@@ -24,7 +24,7 @@ test('what is pushed is leased in order, with its payload exact', async () => {
   assert.equal((await queue.info()).totals.acked, payloads.length)
 })
 
-test('pushes at the same time travel together and keep their order', async () => {
+test('concurrent pushes are batched and keep their order', async () => {
   const between = await relay(server.url)
   const queue = connect(between.url).queue(newName())
   await queue.create()
@@ -35,7 +35,7 @@ test('pushes at the same time travel together and keep their order', async () =>
   assert.equal(new Set(receipts.map(({ id }) => id)).size, 500)
 })
 
-test('one that is refused does not spoil those it travels with', async () => {
+test('a refused push does not fail the others in its batch', async () => {
   const queue = await newQueue()
   const large = 'x'.repeat(600 * 1024)
   const pushed = await Promise.allSettled([queue.push(1), queue.push(large), queue.push(3, { delay_ms: -1 }), queue.push(4)])
@@ -45,7 +45,7 @@ test('one that is refused does not spoil those it travels with', async () => {
   assert.equal((await queue.info()).ready, 2)
 })
 
-test('a full queue takes what fits', async () => {
+test('a full queue accepts the messages that fit', async () => {
   const queue = connect(server.url, { retryAttempts: 0 }).queue(newName())
   await queue.create({ max_size: 2 })
   const pushed = await Promise.allSettled([1, 2, 3].map((n) => queue.push(n)))
@@ -54,7 +54,7 @@ test('a full queue takes what fits', async () => {
   assert.ok(pushed[2].reason.retryAfterMs > 0)
 })
 
-test('a repeated key is not a second message', async () => {
+test('a repeated idempotency key adds no second message', async () => {
   const queue = await newQueue()
   const first = await queue.push(1, { idempotency_key: 'k' })
   const [again, other] = await queue.pushMany([{ payload: 2, idempotency_key: 'k' }, { payload: 3 }])
@@ -62,14 +62,14 @@ test('a repeated key is not a second message', async () => {
   assert.equal(again.id, first.id)
 })
 
-test('many are pushed all or none', async () => {
+test('pushMany adds all messages or none', async () => {
   const queue = await newQueue()
   await assert.rejects(queue.pushMany([{ payload: 1 }, { payload: 2, delay_ms: -1 }]), { field: 'messages[1].delay_ms' })
   assert.deepEqual(await queue.pushMany([]), [])
   assert.equal((await queue.info()).ready, 0)
 })
 
-test('a lease that is over settles nothing', async () => {
+test('an expired lease settles nothing', async () => {
   const queue = await newQueue()
   await queue.push(1)
   const message = await leaseOne(queue)
@@ -83,7 +83,7 @@ test('a lease that is over settles nothing', async () => {
   assert.ok(lease_expires_at > again.lease_expires_at)
 })
 
-test('one that cannot be settled does not spoil those it travels with', async () => {
+test('a refused settle does not fail the others in its batch', async () => {
   const queue = await newQueue()
   await queue.pushMany([1, 2, 3].map((payload) => ({ payload })))
   const [one, two, three] = await queue.lease({ batch: 3 })
@@ -93,7 +93,7 @@ test('one that cannot be settled does not spoil those it travels with', async ()
   assert.deepEqual(nacked.map(({ reason }) => reason?.name), ['InvalidInput', undefined])
 })
 
-test('failures with long errors travel in as many requests as they need', async () => {
+test('nacks with long errors are split into several requests', async () => {
   const queue = await newQueue()
   await queue.pushMany(Array.from({ length: 300 }, (_, payload) => ({ payload })))
   const error = 'x'.repeat(60_000)
@@ -102,7 +102,7 @@ test('failures with long errors travel in as many requests as they need', async 
   assert.equal(nacked.length, 300)
 })
 
-test('dead letters are seen with their errors, and redriven or purged', async () => {
+test('dead letters are listed with their errors, redriven and purged', async () => {
   const queue = await newQueue({ max_attempts: 1 })
   await queue.pushMany([{ payload: 1 }, { payload: 2 }, { payload: 3 }])
   for (const message of await queue.lease({ batch: 3 })) {
@@ -119,7 +119,7 @@ test('dead letters are seen with their errors, and redriven or purged', async ()
   assert.deepEqual(await queue.purgeDeadLetters(), { purged: 2, dry_run: false })
 })
 
-test('a queue is made, changed, paused, purged and dropped', async () => {
+test('a queue is created, changed, paused, purged and dropped', async () => {
   const queue = await newQueue({ visibility_ms: 1_000 })
   await queue.create({ visibility_ms: 1_000 })
   await assert.rejects(queue.create({ visibility_ms: 2_000 }), Conflict)
@@ -141,7 +141,7 @@ test('a queue is made, changed, paused, purged and dropped', async () => {
   await assert.rejects(queue.info(), { name: 'NotFound', code: 'unknown_queue' })
 })
 
-test('queues are listed, page by page or all', async () => {
+test('queues are listed by page or all at once', async () => {
   const prefix = newName('list')
   for (const name of ['a', 'b', 'c']) await client.queue(`${prefix}/t/${name}`).create()
   const page = await client.queues({ prefix, limit: 2 })
@@ -151,7 +151,7 @@ test('queues are listed, page by page or all', async () => {
   assert.equal((await collect(client.allQueues({ prefix }))).length, 3)
 })
 
-test('what is done with a message and what comes of it happen together', async () => {
+test('an ack and the pushes of its transaction are atomic', async () => {
   const [queue, other] = [await newQueue(), await newQueue()]
   await queue.push(1)
   const message = await leaseOne(queue)
@@ -162,7 +162,7 @@ test('what is done with a message and what comes of it happen together', async (
   assert.equal((await queue.info()).ready, 0)
 })
 
-test('an export is taken back, once', async () => {
+test('an export is imported once', async () => {
   const [queue, other] = [await newQueue(), await newQueue()]
   const payloads = [2n ** 64n, 'text', new Uint8Array([1, 2, 3])]
   await queue.pushMany(payloads.map((payload) => ({ payload })))
@@ -173,7 +173,7 @@ test('an export is taken back, once', async () => {
   assert.deepEqual((await other.lease({ batch: 3 })).map(({ payload }) => payload), payloads)
 })
 
-test('a consumer acks what is handled and nacks what is not', async () => {
+test('a consumer acks handled messages and nacks failed ones', async () => {
   const queue = await newQueue({ backoff_ms: 0, max_attempts: 2 })
   await queue.pushMany([1, 2, 3, 4].map((payload) => ({ payload })))
   let [now, most] = [0, 0]
@@ -197,12 +197,12 @@ test('a consumer acks what is handled and nacks what is not', async () => {
   assert.equal((await queue.deadLetters()).messages[0].error, 'TypeError: not three')
 })
 
-test('a consumer keeps the lease of what takes longer', async () => {
+test('a consumer extends the lease of a slow message', async () => {
   const queue = await newQueue()
   await queue.push(1)
   const kept = Promise.withResolvers?.() ?? {}
   kept.promise ??= new Promise((resolve) => (kept.resolve = resolve))
-  // Long enough that a machine with much else to do does not let it run out.
+  // Long enough not to expire on a busy machine.
   const consumer = queue.consume(() => kept.promise, { visibility_ms: 6_000 })
   try {
     await eventually(async () => (await client.journal.events({ queue: queue.name, kinds: ['extended'] })).events.length > 1)
@@ -214,12 +214,12 @@ test('a consumer keeps the lease of what takes longer', async () => {
   assert.deepEqual([totals.acked, totals.lapsed], [1, 0])
 })
 
-test('a consumer of a queue that is not there says so', async () => {
+test('a consumer of a missing queue fails with NotFound', async () => {
   await assert.rejects(client.queue(newName()).consume(() => {}).done, NotFound)
   assert.throws(() => client.queue('q').consume(() => {}, { concurrency: 0 }), InvalidInput)
 })
 
-test('a consumer without a handler that can be called is refused at once', async () => {
+test('a consumer without a callable handler is refused immediately', async () => {
   const queue = await newQueue({ max_attempts: 1 })
   await queue.push(1)
   const wrong = [[{ concurrency: 2 }, () => {}], [], [null], ['handler'], [{ concurrency: 2 }], [{ handler: 'x' }]]
@@ -231,7 +231,7 @@ test('a consumer without a handler that can be called is refused at once', async
   assert.deepEqual([ready, dead, totals.leased], [1, 0, 0])
 })
 
-test('a consumer takes its handler beside its options', async () => {
+test('a consumer accepts its handler among its options', async () => {
   const queue = await newQueue()
   await queue.push('here')
   const handled = []
@@ -241,7 +241,7 @@ test('a consumer takes its handler beside its options', async () => {
   assert.deepEqual(handled, ['here'])
 })
 
-test('what JSON cannot hold is refused, not pushed as something else', async () => {
+test('a payload that JSON cannot express is refused', async () => {
   const queue = await newQueue()
   const circular = { name: 'me' }
   circular.self = circular
@@ -262,7 +262,7 @@ test('what JSON cannot hold is refused, not pushed as something else', async () 
   assert.deepEqual(payload, { big: 2n ** 64n, date: '1970-01-01T00:00:00.000Z', nothing: null })
 })
 
-test('keys are shown once and let in to one queue', async () => {
+test('an API key is shown once and is valid for one queue', async () => {
   const guarded = await serve({ PENSTOCK_AUTH_TOKEN: 'admin' })
   const admin = connect(guarded.url, { token: 'admin' })
   await admin.queue('mine').create()

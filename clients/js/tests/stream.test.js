@@ -12,7 +12,7 @@ const newStream = async (options) => {
   return stream
 }
 
-test('records are read as they were appended', async () => {
+test('records are read exactly as they were appended', async () => {
   const stream = await newStream()
   const records = ['text', new Uint8Array([0, 255]), { big: 2n ** 64n }, { data: 'x', encoding: 'base64' }, null, 7, []]
   assert.deepEqual(await stream.append(records), { first: 0, last: 6, records: 7 })
@@ -22,7 +22,7 @@ test('records are read as they were appended', async () => {
   assert.deepEqual((await stream.read({ from: 5, limit: 1 })).records.map(({ offset }) => offset), [5])
 })
 
-test('a repeated append is one', async () => {
+test('a repeated append adds its records once', async () => {
   const between = await relay(server.url)
   const stream = connect(between.url).stream(newName('s'))
   await stream.create()
@@ -34,7 +34,7 @@ test('a repeated append is one', async () => {
   assert.equal((await stream.info()).next, 3)
 })
 
-test('a consumer has a position that moves on', async () => {
+test('a consumer commits an offset and resumes there', async () => {
   const stream = await newStream()
   await stream.append([1, 2, 3])
   const { consumer } = await stream.addConsumer()
@@ -48,7 +48,7 @@ test('a consumer has a position that moves on', async () => {
   await assert.rejects(stream.consumer(consumer), NotFound)
 })
 
-test('following goes on through a cut and a wait', async () => {
+test('follow continues after a lost connection and waits for new records', async () => {
   const between = await relay(server.url)
   const stream = connect(between.url).stream(newName('s'))
   await stream.create()
@@ -65,7 +65,7 @@ test('following goes on through a cut and a wait', async () => {
   assert.deepEqual(found, ['a', 'b', 'c'])
 })
 
-test('a consumer that comes back goes on after what it was done with', async () => {
+test('a consumer resumes after its last committed record', async () => {
   const stream = await newStream()
   await stream.append([1, 2, 3])
   const found = []
@@ -80,7 +80,7 @@ test('a consumer that comes back goes on after what it was done with', async () 
   assert.deepEqual(found, [1, 2, 2, 3])
 })
 
-test('a signal or a close ends a wait for records', async () => {
+test('an abort signal or closing the client ends a wait for records', async () => {
   const own = connect(server.url)
   const stream = own.stream((await newStream()).name)
   const ending = new AbortController()

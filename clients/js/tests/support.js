@@ -1,4 +1,4 @@
-/** A real `penstock serve` for the tests of a file, and a relay in front of it that loses what it is told to lose. */
+/** Starts a real `penstock serve` for the tests of a file, and a proxy in front of it that injects faults. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtemp, rm } from 'node:fs/promises'
@@ -12,10 +12,10 @@ import { fileURLToPath } from 'node:url'
 const PENSTOCK = process.env.PENSTOCK ?? fileURLToPath(new URL('../../../.venv/bin/penstock', import.meta.url))
 let names = 0
 
-/** A name that nobody else in this file has. */
+/** Return a name that is unique within this file. */
 export const newName = (prefix = 'q') => `${prefix}${++names}`
 
-/** @param {Record<string, string>} [settings] by their names in the environment */
+/** @param {Record<string, string>} [settings] environment variables for the server */
 export async function serve(settings = {}) {
   const data = await mkdtemp(join(tmpdir(), 'penstock-js-'))
   const server = { url: '', start, stop }
@@ -24,15 +24,15 @@ export async function serve(settings = {}) {
     const port = server.url ? new URL(server.url).port : '0'
     const env = { PATH: process.env.PATH, PENSTOCK_ACCESS_LOG: 'false', PENSTOCK_CANARY_MS: '0', ...settings }
     process_ = spawn(PENSTOCK, ['serve', '--port', port, '--data', data], { env, stdio: ['ignore', 'ignore', 'pipe'] })
-    let told = ''
-    // Read to its end, and not by a loop, which would close it: a server may say more later.
+    let output = ''
+    // Read with a listener, because a loop would close the pipe at its end, and the server may write more later.
     server.url = await new Promise((resolve, reject) => {
       process_.stderr.setEncoding('utf8').on('data', (part) => {
-        told += part
-        const [, url] = told.match(/(http:\/\/[\d.]+:\d+) /) ?? []
+        output += part
+        const [, url] = output.match(/(http:\/\/[\d.]+:\d+) /) ?? []
         if (url) resolve(url)
       })
-      process_.once('exit', () => reject(new Error(`the server did not start: ${told}`)))
+      process_.once('exit', () => reject(new Error(`the server did not start: ${output}`)))
     })
   }
   async function stop(signal = 'SIGTERM') {
@@ -49,10 +49,11 @@ export async function serve(settings = {}) {
 }
 
 /**
- * Hands on requests and answers, and keeps a list of them. `fates` is asked what becomes of each: 'refuse' cuts the
- * connection before the server sees the request, 'lose' after it has answered, 'hang' answers never, and `{status, body}`
- * is answered in its place. `cut` ends all connections, and `tell` says something to every WebSocket as if the server had.
- * It may stand under a path of its own.
+ * Start a proxy that forwards requests to the server and records them. `faults` is called for each request and returns
+ * what to do with it: 'refuse' closes the connection before the server sees the request, 'lose' after the server has
+ * responded, 'hang' never responds, and `{status, body}` responds in place of the server. `cut` closes all connections,
+ * and `broadcast` sends an event to every WebSocket as if the server had sent it. With a prefix, the server is reached
+ * below that path.
  */
 export async function relay(target, prefix = '') {
   const { hostname, port } = new URL(target)
@@ -72,7 +73,7 @@ export async function relay(target, prefix = '') {
     const { method, headers } = asking
     const path = asking.url.slice(prefix.length)
     const onward = request({ hostname, port, method, path, headers: { ...headers, connection: 'close' } })
-    // Whoever hangs up on us hangs up on the server.
+    // If the client disconnects, disconnect from the server as well.
     answering.on('close', () => onward.destroy())
     onward.on('error', () => asking.socket.destroy())
     onward.on('response', async (response) => {
@@ -112,14 +113,14 @@ export async function relay(target, prefix = '') {
   return it
 }
 
-/** Wait until it is so: for what happens elsewhere, and tells nobody. */
+/** Poll until the condition holds, for changes that send no notification. */
 export async function eventually(condition) {
   for (let n = 0; n < 6_000; n++) {
     const found = await condition()
     if (found) return found
     await new Promise((resolve) => setTimeout(resolve, 10))
   }
-  throw new Error('it never came to be')
+  throw new Error('the condition did not become true within 60 s')
 }
 
 export async function collect(items) {
@@ -128,9 +129,9 @@ export async function collect(items) {
   return found
 }
 
-/** A text of a server as one frame of a WebSocket. */
+/** Return the text as one WebSocket frame of a server. */
 function frame(text) {
   const body = Buffer.from(text)
-  if (body.length > 125) throw new Error('longer than a short frame holds')
+  if (body.length > 125) throw new Error('the text is too long for a short frame')
   return Buffer.concat([Buffer.from([0x81, body.length]), body])
 }

@@ -9,13 +9,13 @@ const client = createQueenClient({ baseUrl: server.url })
 const item = (ns, payload, rest = {}) => ({ ns, task: 't', queue: 'q', payload, ...rest })
 const pushTo = (ns, ...payloads) => client.push({ items: payloads.map((payload) => item(ns, payload)) })
 
-test('push tells the messages and their ids', async () => {
+test('push returns the messages and their ids', async () => {
   const pushed = await pushTo(newName(), 1, 2)
   assert.deepEqual(pushed.messages.map(({ status }) => status), ['queued', 'queued'])
   assert.deepEqual(pushed.messageIds, pushed.messages.map(({ id }) => id))
 })
 
-test('pop tells the messages and, of one, its fields', async () => {
+test('pop returns the messages, and the fields of a single one', async () => {
   const ns = newName()
   const payload = { big: 2n ** 63n, text: 'ü' }
   const { messageIds } = await pushTo(ns, payload, new Uint8Array([1]), 3)
@@ -27,14 +27,14 @@ test('pop tells the messages and, of one, its fields', async () => {
   assert.deepEqual(await client.pop({ ns, task: 't', wait: true, timeout: 10 }), { messages: [] })
 })
 
-test('a pop that waits gets what is pushed meanwhile', async () => {
+test('a waiting pop gets the next message', async () => {
   const ns = newName()
   const popping = client.pop({ ns, wait: true })
   await pushTo(ns, 'here')
   assert.equal((await popping).payload, 'here')
 })
 
-test('a pop that is given up leases nothing', async () => {
+test('a canceled pop leases nothing', async () => {
   const ns = newName()
   await pushTo(ns, 1)
   await client.pop({ ns })
@@ -44,7 +44,7 @@ test('a pop that is given up leases nothing', async () => {
   await assert.rejects(popping, { message: 'enough' })
 })
 
-test('a repeated transactionId is not a second message', async () => {
+test('a repeated transactionId adds no second message', async () => {
   const ns = newName()
   const sent = item(ns, 1, { transactionId: `${ns}-1` })
   const first = await client.push({ items: [sent] })
@@ -53,7 +53,7 @@ test('a repeated transactionId is not a second message', async () => {
   assert.equal(again.messageIds[0], first.messageIds[0])
 })
 
-test('each item stands alone, unless the batch is to stand together', async () => {
+test('items succeed or fail independently unless batchMode is set', async () => {
   const ns = newName()
   const items = [item(ns, 1), item(ns, 'x'.repeat(600 * 1024))]
   const { messages, messageIds } = await client.push({ items })
@@ -65,7 +65,7 @@ test('each item stands alone, unless the batch is to stand together', async () =
   assert.equal((await client.analytics.namespace(ns)).totals.total, 1)
 })
 
-test('pushes at the same time travel together, and each has its own answer', async () => {
+test('concurrent pushes are batched and each gets its own result', async () => {
   const between = await relay(server.url)
   const joined = createQueenClient({ baseUrl: between.url, retryAttempts: 0 })
   const ns = newName()
@@ -112,7 +112,7 @@ test('a message is settled as completed or failed', async () => {
   await assert.rejects(client.ack(undefined, 'completed'), InvalidInput)
 })
 
-test('one that cannot be settled does not spoil those it travels with', async () => {
+test('a refused ack does not fail the others in its batch', async () => {
   const ns = newName()
   await pushTo(ns, 1)
   const message = await client.pop({ ns })
@@ -120,7 +120,7 @@ test('one that cannot be settled does not spoil those it travels with', async ()
   assert.deepEqual(acked.map(({ reason }) => reason?.name), [undefined, 'InvalidInput'])
 })
 
-test('many are settled each by itself', async () => {
+test('ackBatch settles each message independently', async () => {
   const ns = newName()
   await pushTo(ns, 1, 2)
   const { messages } = await client.pop({ ns, batch: 2 })
@@ -135,7 +135,7 @@ test('many are settled each by itself', async () => {
   assert.match(results[0].completedAt, /^\d{4}-\d\d-\d\dT/)
 })
 
-test('a consumer completes what is handled and fails what is not', async () => {
+test('a consumer completes handled messages and fails the others', async () => {
   const ns = newName()
   await client.configure({ ns, task: 't', queue: 'q', options: { retryLimit: 0 } })
   const handled = []
@@ -152,7 +152,7 @@ test('a consumer completes what is handled and fails what is not', async () => {
   assert.deepEqual(handled.sort(), [1, 2, 3])
 })
 
-test('a consumer is given its handler as Queen gives it', async () => {
+test('consume accepts its handler as in Queen's client', async () => {
   const ns = newName()
   const handled = []
   const handler = ({ payload }) => handled.push(payload)
@@ -163,7 +163,7 @@ test('a consumer is given its handler as Queen gives it', async () => {
   assert.deepEqual(handled, [1, 2])
 })
 
-test('a consumer without a handler or a namespace is refused at once', async () => {
+test('a consumer without a handler or a namespace is refused immediately', async () => {
   const ns = newName()
   await pushTo(ns, 1)
   for (const given of [[() => {}, { ns }], [{ ns }], [], [() => {}], [{ ns, handler: 1 }], [{ ns }, null]]) {
@@ -175,14 +175,14 @@ test('a consumer without a handler or a namespace is refused at once', async () 
   assert.deepEqual([pending, processing], [1, 0])
 })
 
-test('what JSON cannot hold is refused, not pushed as something else', async () => {
+test('a payload that JSON cannot express is refused', async () => {
   const ns = newName()
   for (const payload of [undefined, NaN, () => 1, Promise.resolve(1)]) {
     await assert.rejects(pushTo(ns, payload), { name: 'InvalidInput', code: 'invalid_value' })
   }
 })
 
-test('analytics tell of queues, depths, throughput and latency', async () => {
+test('analytics return queues, depths, throughput and latency', async () => {
   const ns = newName()
   await pushTo(ns, 1, 2)
   await client.ack(await client.pop({ ns }))

@@ -1,4 +1,4 @@
-/** Compiled, never run: what a program in TypeScript sees of the package. */
+/** A TypeScript program that is only compiled, to check the types of the package. */
 import { connect, createQueenClient, LeaseLost, type ConnectOptions, type QueenClient } from 'penstock-mq'
 
 const options: ConnectOptions = { token: 'secret', timeout: 1_000 }

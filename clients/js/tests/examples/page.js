@@ -1,11 +1,11 @@
 /**
- * Runs basic_usage.js as it stands, against the server that `?server=` names, and tells `/told` what came of it. A
- * module of a blob's address still finds `queen-client` by the page's import map.
+ * Runs basic_usage.js unchanged against the server in `?server=`, and posts the result to `/told`. A module with a blob
+ * URL still resolves `queen-client` through the page's import map.
  */
 const server = new URLSearchParams(location.search).get('server')
-const told = { payload: null, error: null }
+const result = { payload: null, error: null }
 globalThis.processMessage = async ({ payload }) => {
-  told.payload = payload
+  result.payload = payload
 }
 try {
   const text = await (await fetch('basic_usage.js')).text()
@@ -14,6 +14,6 @@ try {
   )
   await import(address)
 } catch (error) {
-  told.error = String(error)
+  result.error = String(error)
 }
-await fetch('/told', { method: 'POST', body: JSON.stringify(told) })
+await fetch('/told', { method: 'POST', body: JSON.stringify(result) })
