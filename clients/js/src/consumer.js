@@ -1,5 +1,5 @@
 /** Processes messages, several at a time, across server outages, until stopped. */
-import { InvalidInput, isPassing } from './errors.js'
+import { InvalidInput, isTransient } from './errors.js'
 import { backoffMs, pause } from './http.js'
 
 /** @import { Http } from './http.js' */
@@ -13,7 +13,7 @@ const CONCURRENCY_MAX = 10_000
  * @property {(message: Message) => Promise<unknown>} handle
  * @property {(message: Message) => Promise<unknown>} done
  * @property {(message: Message, error: unknown) => Promise<unknown>} failed
- * @property {(messages: Message[]) => Promise<unknown>} [giveBack] releases messages that were not started
+ * @property {(messages: Message[]) => Promise<unknown>} [release] releases messages that were not started
  */
 
 /**
@@ -67,7 +67,7 @@ export class Consumer {
     const { controller, release } = http.controller(signal)
     this._ending = controller
     /** @type {Set<Promise<void>>} */
-    this._atWork = new Set()
+    this._running = new Set()
     /** Settles when the consumer has ended: stopped, or after a permanent error. */
     this.done = this._run().finally(release)
     // A caller may ignore `ended`, so its rejection must not count as unhandled.
@@ -86,35 +86,35 @@ export class Consumer {
   async _run() {
     for (let failures = 0; !this._ending.signal.aborted; ) {
       try {
-        const room = this._concurrency - this._atWork.size
+        const room = this._concurrency - this._running.size
         if (room === 0) {
-          await Promise.race(this._atWork)
+          await Promise.race(this._running)
           continue
         }
         await this._begin(await this._work.lease(room, this._ending.signal))
         failures = 0
       } catch (error) {
         if (this._ending.signal.aborted) break
-        if (!isPassing(error)) {
-          await Promise.all(this._atWork)
+        if (!isTransient(error)) {
+          await Promise.all(this._running)
           throw error
         }
         this._onError(error)
         await pause(backoffMs(failures++), this._ending.signal).catch(() => {})
       }
     }
-    await Promise.all(this._atWork)
+    await Promise.all(this._running)
   }
 
   /** @param {Message[]} messages */
   async _begin(messages) {
-    if (this._ending.signal.aborted && this._work.giveBack && messages.length > 0) {
-      await this._work.giveBack(messages).catch(this._onError)
+    if (this._ending.signal.aborted && this._work.release && messages.length > 0) {
+      await this._work.release(messages).catch(this._onError)
       return
     }
     for (const message of messages) {
-      const working = this._handle(message).finally(() => this._atWork.delete(working))
-      this._atWork.add(working)
+      const working = this._handle(message).finally(() => this._running.delete(working))
+      this._running.add(working)
     }
   }
 

@@ -74,7 +74,7 @@ export class ServerFault extends PenstockError {}
  * Return true if a retry may succeed.
  * @param {unknown} error
  */
-export function isPassing(error) {
+export function isTransient(error) {
   return error instanceof Unreachable || error instanceof TryLater || error instanceof StoreError
 }
 

@@ -3,7 +3,7 @@
  *
  * A browser cannot set headers of a WebSocket, so the token is sent as a subprotocol, never in the URL.
  */
-import { NotFound, OffsetTrimmed, PenstockError, ServerFault, Unreachable, isPassing } from './errors.js'
+import { NotFound, OffsetTrimmed, PenstockError, ServerFault, Unreachable, isTransient } from './errors.js'
 import { toBase64 } from './bytes.js'
 import { backoffMs, pause } from './http.js'
 import { parse } from './json.js'
@@ -44,11 +44,11 @@ export async function* eventBatches(http, { since, digest, bufferMax = BUFFER_MA
         onState('closed')
       } catch (error) {
         if (controller.signal.aborted) return
-        if (isGone(error) && place.moved) {
+        if (isOffsetGone(error) && place.moved) {
           yield [place.restart(error)]
           continue
         }
-        if (!isPassing(error)) throw error
+        if (!isTransient(error)) throw error
         onState('closed', error)
       }
       // Waits after a normal close too, because a restarting server takes a moment to come back.
@@ -74,7 +74,7 @@ class Place {
     this.since = since
     this.moved = false
     /** Events at the last offset, which the server sends again after a reconnect. */
-    this._told = new Set()
+    this._seen = new Set()
   }
 
   /**
@@ -85,9 +85,9 @@ class Place {
     // `dropped` names the server's position, which may be before events that have already arrived.
     if (event.offset === undefined || event.event === 'dropped') return true
     const name = `${event.event} ${subject(event.data)} ${event.data.timestamp}`
-    if (this._told.has(name)) return false
-    if (event.offset !== this.since) this._told.clear()
-    this._told.add(name)
+    if (this._seen.has(name)) return false
+    if (event.offset !== this.since) this._seen.clear()
+    this._seen.add(name)
     this.since = event.offset
     this.moved = true
     return true
@@ -101,7 +101,7 @@ class Place {
   restart(error) {
     this.since = undefined
     this.moved = false
-    this._told.clear()
+    this._seen.clear()
     return { event: 'missed', data: { reason: error.message } }
   }
 }
@@ -119,7 +119,7 @@ function subject({ id, workerId, kind, ns, task, queue }) {
  * @param {unknown} error
  * @returns {error is PenstockError}
  */
-function isGone(error) {
+function isOffsetGone(error) {
   return error instanceof OffsetTrimmed || (error instanceof PenstockError && error.code === 'offset_beyond_end')
 }
 

@@ -3,7 +3,7 @@
  *
  * When the caller cancels a request, it is aborted, so that the server can stop working on it.
  */
-import { Closed, InvalidInput, PenstockError, ServerFault, TryLater, Unreachable, errorOf, isPassing } from './errors.js'
+import { Closed, InvalidInput, PenstockError, ServerFault, TryLater, Unreachable, errorOf, isTransient } from './errors.js'
 import { parse, stringify } from './json.js'
 
 const BACKOFF_MS = 100
@@ -50,14 +50,14 @@ export class Http {
     this._retryAttempts = positive('retryAttempts', retryAttempts)
     this._fetch = fetch ?? globalThis.fetch.bind(globalThis)
     /** @type {Set<AbortController>} */
-    this._underWay = new Set()
+    this._inFlight = new Set()
     this.closed = false
   }
 
   /** Abort all requests in flight. */
   close() {
     this.closed = true
-    for (const controller of this._underWay) controller.abort(closedError())
+    for (const controller of this._inFlight) controller.abort(closedError())
   }
 
   /**
@@ -70,10 +70,10 @@ export class Http {
     const abort = () => controller.abort(signal?.reason)
     if (this.closed) controller.abort(closedError())
     else if (signal?.aborted) abort()
-    this._underWay.add(controller)
+    this._inFlight.add(controller)
     signal?.addEventListener('abort', abort)
     const release = () => {
-      this._underWay.delete(controller)
+      this._inFlight.delete(controller)
       signal?.removeEventListener('abort', abort)
     }
     return { controller, release }
@@ -170,7 +170,7 @@ export class Http {
         if (!(error instanceof PenstockError)) throw error
         repeated = error.maybeDone = repeated || error.maybeDone
         const once = repeated && ask.repeatable === false
-        if (once || attempt >= this._retryAttempts || !worthAnother(error, ask)) throw error
+        if (once || attempt >= this._retryAttempts || !isRetryable(error, ask)) throw error
         await pause(backoffMs(attempt) + (error.retryAfterMs ?? 0), signal)
       }
     }
@@ -251,10 +251,10 @@ export function backoffMs(attempt) {
  * @param {PenstockError} error
  * @param {Ask} ask
  */
-function worthAnother(error, ask) {
+function isRetryable(error, ask) {
   if ((error.retryAfterMs ?? 0) > RETRY_AFTER_MS_MAX) return false
   const shared = ask.share && error instanceof TryLater && FULL.includes(error.code)
-  return isPassing(error) && !shared
+  return isTransient(error) && !shared
 }
 
 /**

@@ -271,7 +271,7 @@ export class Queue {
       done: (/** @type {shapes.LeasedMessage} */ message) => this.ack(message),
       failed: (/** @type {shapes.LeasedMessage} */ message, /** @type {unknown} */ error) =>
         this.nack(message, { error: errorText(error), traceback: errorStack(error) }),
-      giveBack: (/** @type {shapes.LeasedMessage[]} */ messages) =>
+      release: (/** @type {shapes.LeasedMessage[]} */ messages) =>
         Promise.all(messages.map((message) => this.release(message))),
     }
     return new Consumer(work, this._http, options)

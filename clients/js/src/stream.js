@@ -1,6 +1,6 @@
 /** A stream, `/streams/{name}`: a log that can be read from any offset. */
 import { fromBase64, newKey, toBase64 } from './bytes.js'
-import { InvalidInput, isPassing } from './errors.js'
+import { InvalidInput, isTransient } from './errors.js'
 import { backoffMs, pause, remaining } from './http.js'
 
 /** @import { Http } from './http.js' */
@@ -146,7 +146,7 @@ export class Stream {
           failures = 0
         } catch (error) {
           if (controller.signal.aborted) return
-          if (!isPassing(error)) throw error
+          if (!isTransient(error)) throw error
           await pause(backoffMs(failures++), controller.signal).catch(() => {})
         }
       }

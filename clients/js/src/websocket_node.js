@@ -13,7 +13,7 @@ const PING = 9
 const PONG = 10
 const MESSAGE_BYTES_MAX = 16 << 20
 const KEEPALIVE_MS = 15_000
-const GOODBYE_MS = 2_000
+const CLOSE_TIMEOUT_MS = 2_000
 const OPEN_MS_MAX = 30_000
 
 export class NodeWebSocket {
@@ -88,7 +88,7 @@ export class NodeWebSocket {
     socket.on('data', (data) => this._feed(data))
     socket.on('error', (error) => this._end(error))
     socket.on('close', () => this._end())
-    if (this._closing) this._goodbye()
+    if (this._closing) this._sendClose()
     this.onopen?.({})
     if (head.length > 0) this._feed(head)
   }
@@ -97,13 +97,13 @@ export class NodeWebSocket {
   close(_) {
     if (this._closing) return
     this._closing = true
-    if (this._socket) this._goodbye()
+    if (this._socket) this._sendClose()
     else this._request?.destroy()
   }
 
-  _goodbye() {
+  _sendClose() {
     this._send(CLOSE, Buffer.from([0x03, 0xe8]))
-    const timer = setTimeout(() => this._socket?.destroy(), GOODBYE_MS)
+    const timer = setTimeout(() => this._socket?.destroy(), CLOSE_TIMEOUT_MS)
     this._socket?.on('close', () => clearTimeout(timer))
   }
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test as promise } from 'node:test'
 import { InvalidInput, OffsetTrimmed, connect } from '../src/index.js'
-import { eventually, newName, relay, serve } from './support.js'
+import { eventually, newName, startProxy, serve } from './support.js'
 
 const test = (name, run) => promise(name, { timeout: 240_000 }, run)
 // Its base64 form contains a plus, a slash and padding, which base64url replaces.
@@ -84,15 +84,15 @@ test('a reader resumes at the offset of its last event', async () => {
 })
 
 test('a lost connection neither loses nor repeats an event', async () => {
-  const between = await relay(server.url)
+  const proxy = await startProxy(server.url)
   const queue = admin.queue(newName())
   await queue.create()
-  const seen = watch(connect(between.url, { token: TOKEN }), queue.name)
+  const seen = watch(connect(proxy.url, { token: TOKEN }), queue.name)
   await seen.open()
   for (let round = 1; round <= 5; round++) {
     await queue.pushMany(many(400))
     await eventually(() => seen.ids.length > (round - 1) * 400)
-    between.cut()
+    proxy.cut()
     await queue.pushMany(many(1))
   }
   await eventually(() => seen.ids.length >= 2005)
@@ -103,17 +103,17 @@ test('a lost connection neither loses nor repeats an event', async () => {
 })
 
 test('no event is repeated after the server dropped a slow reader', async () => {
-  const between = await relay(server.url)
+  const proxy = await startProxy(server.url)
   const queue = admin.queue(newName())
   await queue.create()
-  const seen = watch(connect(between.url, { token: TOKEN }), queue.name)
+  const seen = watch(connect(proxy.url, { token: TOKEN }), queue.name)
   await seen.open()
   const { next } = await admin.journal.info()
   for (let n = 1; n <= 3; n++) await queue.push(n)
   await eventually(() => seen.ids.length === 3)
-  between.tell({ event: 'dropped', data: { reason: 'the client reads too slowly' }, offset: next })
+  proxy.broadcast({ event: 'dropped', data: { reason: 'the client reads too slowly' }, offset: next })
   await eventually(() => seen.events.includes('dropped'))
-  between.cut()
+  proxy.cut()
   await queue.push(4)
   await eventually(() => seen.ids.length >= 4)
   await seen.stop()
@@ -156,11 +156,11 @@ test('a slow reader gets every event with a bounded buffer', async () => {
 })
 
 test('the token is never part of the URL', async () => {
-  const between = await relay(server.url)
-  const seen = watch(connect(between.url, { token: TOKEN }), 'nobody')
+  const proxy = await startProxy(server.url)
+  const seen = watch(connect(proxy.url, { token: TOKEN }), 'nobody')
   await seen.open()
   await seen.stop()
-  const [{ path, headers }] = between.asked
+  const [{ path, headers }] = proxy.requests
   assert.equal(path, '/ws/dashboard')
   assert.match(headers['sec-websocket-protocol'], /^penstock, bearer\.[\w-]+$/)
 })
@@ -182,26 +182,26 @@ test('a server without a journal refuses to send events', async () => {
 
 for (const [status, code, refused] of [[410, 'offset_trimmed', OffsetTrimmed], [422, 'offset_beyond_end', InvalidInput]]) {
   test(`a gap that the server cannot fill is reported as missed: ${code}`, async () => {
-    const between = await relay(server.url)
+    const proxy = await startProxy(server.url)
     const queue = admin.queue(newName())
     await queue.create()
-    const seen = watch(connect(between.url, { token: TOKEN }), queue.name)
+    const seen = watch(connect(proxy.url, { token: TOKEN }), queue.name)
     await seen.open()
     await queue.push(1)
     await eventually(() => seen.ids.length === 1)
     const body = JSON.stringify({ error: 'these events no longer exist', code })
-    between.fates = ({ path }) => (path.includes('since=') ? { status, body } : undefined)
-    between.cut()
+    proxy.faults = ({ path }) => (path.includes('since=') ? { status, body } : undefined)
+    proxy.cut()
     await eventually(() => seen.events.includes('missed'))
     await eventually(async () => (await queue.push(2)) && seen.ids.length > 1)
     await seen.stop()
-    await assert.rejects(connect(between.url, { token: TOKEN }).events({ since: 1 }).next(), refused)
+    await assert.rejects(connect(proxy.url, { token: TOKEN }).events({ since: 1 }).next(), refused)
   })
 }
 
 test('leaving the loop or closing the client disconnects', async () => {
-  const between = await relay(server.url)
-  const client = connect(between.url, { token: TOKEN })
+  const proxy = await startProxy(server.url)
+  const client = connect(proxy.url, { token: TOKEN })
   const queue = admin.queue(newName())
   await queue.create()
   let left = false
@@ -212,7 +212,7 @@ test('leaving the loop or closing the client disconnects', async () => {
   await eventually(async () => (await queue.push(1)) && left)
   await watching
   const ended = client.events().next()
-  await eventually(() => between.asked.length === 2)
+  await eventually(() => proxy.requests.length === 2)
   client.close()
   assert.deepEqual(await ended, { value: undefined, done: true })
 })

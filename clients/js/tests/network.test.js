@@ -1,40 +1,40 @@
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { Closed, InvalidInput, PenstockError, ServerFault, StoreError, TryLater, Unreachable, connect } from '../src/index.js'
-import { eventually, newName, relay, serve } from './support.js'
+import { eventually, newName, startProxy, serve } from './support.js'
 
 const server = await serve()
 
 /** Create a queue whose client connects through its own proxy. */
-async function behind(options) {
-  const between = await relay(server.url)
-  const client = connect(between.url, options)
+async function queueBehindProxy(options) {
+  const proxy = await startProxy(server.url)
+  const client = connect(proxy.url, options)
   const queue = client.queue(newName())
   await queue.create()
-  between.asked.length = 0
-  return { between, client, queue }
+  proxy.requests.length = 0
+  return { proxy, client, queue }
 }
 /** Inject these faults into the first requests, and none into later ones. */
-const first = (...fates) => (_, number) => fates[number - 1]
+const faultFirst = (...faults) => (_, number) => faults[number - 1]
 
-for (const fate of ['refuse', 'lose']) {
-  test(`a push whose request or response is lost (${fate}) adds one message`, async () => {
-    const { between, client, queue } = await behind()
-    between.fates = first(fate, fate)
+for (const fault of ['refuse', 'lose']) {
+  test(`a push whose request or response is lost (${fault}) adds one message`, async () => {
+    const { proxy, client, queue } = await queueBehindProxy()
+    proxy.faults = faultFirst(fault, fault)
     const receipt = await queue.push('once')
     assert.equal(receipt.duplicate, false)
-    between.asked.length = 0
+    proxy.requests.length = 0
     const ns = newName()
     const { messages } = await client.tree.push({ items: [{ ns, task: 't', queue: 'q', payload: 'once' }] })
     assert.equal(messages[0].status, 'queued')
-    assert.equal(between.asked.length, 3)
+    assert.equal(proxy.requests.length, 3)
     assert.equal((await queue.info()).ready, 1)
     assert.equal((await client.queue(`${ns}/t/q`).info()).ready, 1)
   })
 }
 
 test('an ack or nack whose response is lost succeeds', async () => {
-  const { between, client, queue } = await behind()
+  const { proxy, client, queue } = await queueBehindProxy()
   await queue.pushMany([{ payload: 1 }, { payload: 2 }])
   const [one, two] = await queue.lease({ batch: 2 })
   const ns = newName()
@@ -47,10 +47,10 @@ test('an ack or nack whose response is lost succeeds', async () => {
     () => client.tree.ack(messages[0]),
     () => client.tree.ack(messages[1], 'failed'),
   ]) {
-    between.asked.length = 0
-    between.fates = first('lose')
+    proxy.requests.length = 0
+    proxy.faults = faultFirst('lose')
     const { result, status } = await settle()
-    assert.equal(between.asked.length, 2)
+    assert.equal(proxy.requests.length, 2)
     settled.push(result ?? status)
   }
   assert.deepEqual(settled, ['ok', 'ok', 'completed', 'failed'])
@@ -59,14 +59,14 @@ test('an ack or nack whose response is lost succeeds', async () => {
 })
 
 test('a retried settle does not claim a message that is leased to another consumer', async () => {
-  const { between, client, queue } = await behind()
+  const { proxy, client, queue } = await queueBehindProxy()
   const name = (/** @type {Error & {maybeDone: boolean}} */ error) => [error.constructor.name, error.maybeDone]
   for (const verb of ['ack', 'nack']) {
     await queue.push(1)
     const [late] = await queue.lease({ visibility_ms: 20 })
     const [other] = await queue.lease({ wait_ms: 20_000 })
-    between.asked.length = 0
-    between.fates = first('lose')
+    proxy.requests.length = 0
+    proxy.faults = faultFirst('lose')
     assert.deepEqual(await queue[verb](late).then(() => 'ok', name), ['LeaseLost', verb === 'nack'])
     await queue.ack(other)
   }
@@ -76,46 +76,46 @@ test('a retried settle does not claim a message that is leased to another consum
   await client.tree.ack({ ...message })
   const { transactionId, leaseToken } = message
   for (const [sent, expected] of [[{ transactionId, leaseToken }, 'completed'], [{ transactionId }, ['NotFound', true]]]) {
-    between.asked.length = 0
-    between.fates = first('lose')
+    proxy.requests.length = 0
+    proxy.faults = faultFirst('lose')
     assert.deepEqual(await client.tree.ack(sent).then(({ status }) => status, name), expected)
   }
 })
 
 test('a request that is not idempotent is not retried once it may have succeeded', async () => {
-  const { between, queue } = await behind()
-  between.fates = first('lose')
+  const { proxy, queue } = await queueBehindProxy()
+  proxy.faults = faultFirst('lose')
   await assert.rejects(queue.transact({ push: [{ payload: 1 }] }), (error) => {
     assert.ok(error instanceof Unreachable)
     assert.equal(error.maybeDone, true)
     return true
   })
-  assert.equal(between.asked.length, 1)
+  assert.equal(proxy.requests.length, 1)
 })
 
 test('a request is retried retryAttempts times', async () => {
   for (const [status, kind] of [[429, TryLater], [503, StoreError], [502, Unreachable]]) {
-    const { between, queue } = await behind({ retryAttempts: 2 })
-    between.fates = first({ status }, { status })
+    const { proxy, queue } = await queueBehindProxy({ retryAttempts: 2 })
+    proxy.faults = faultFirst({ status }, { status })
     await queue.push(1)
-    assert.equal(between.asked.length, 3)
-    between.asked.length = 0
-    between.fates = () => ({ status })
+    assert.equal(proxy.requests.length, 3)
+    proxy.requests.length = 0
+    proxy.faults = () => ({ status })
     await assert.rejects(queue.push(2), kind)
-    assert.equal(between.asked.length, 3)
+    assert.equal(proxy.requests.length, 3)
   }
 })
 
 test('an interrupted long poll continues and gets the next message', async () => {
-  const { between, queue } = await behind()
+  const { proxy, queue } = await queueBehindProxy()
   const leasing = queue.lease({ wait_ms: 60_000 })
-  await eventually(() => between.asked.length === 1)
-  between.cut()
-  await eventually(() => between.asked.length === 2)
+  await eventually(() => proxy.requests.length === 1)
+  proxy.cut()
+  await eventually(() => proxy.requests.length === 2)
   await connect(server.url).queue(queue.name).push('at last')
   const [message] = await leasing
   assert.equal(message.payload, 'at last')
-  const waits = between.asked.map(({ path }) => Number(new URLSearchParams(path.split('?')[1]).get('wait_ms')))
+  const waits = proxy.requests.map(({ path }) => Number(new URLSearchParams(path.split('?')[1]).get('wait_ms')))
   assert.ok(waits[1] < waits[0], 'the retry waits only for the remaining time')
 })
 
@@ -138,15 +138,15 @@ test('a consumer continues after the server was killed and restarted', async () 
 })
 
 test('a request to an unresponsive server times out', async () => {
-  const { between, queue } = await behind({ timeout: 50, retryAttempts: 1 })
-  between.fates = () => 'hang'
+  const { proxy, queue } = await queueBehindProxy({ timeout: 50, retryAttempts: 1 })
+  proxy.faults = () => 'hang'
   await assert.rejects(queue.info(), { name: 'Unreachable', message: / does not respond within 0.05 s$/ })
-  assert.equal(between.asked.length, 2)
+  assert.equal(proxy.requests.length, 2)
   await assert.rejects(connect('http://127.0.0.1:9', { retryAttempts: 0 }).health(), { name: 'Unreachable' })
 })
 
 test('closing the client aborts all requests in flight', async () => {
-  const { client, queue } = await behind()
+  const { client, queue } = await queueBehindProxy()
   const waiting = [queue.lease({ wait_ms: 60_000 }), client.tree.pop({ ns: 'nobody', wait: true })]
   const consumer = queue.consume(() => {})
   client.close()
@@ -156,15 +156,15 @@ test('closing the client aborts all requests in flight', async () => {
 })
 
 test('an invalid response is a ServerFault', async () => {
-  const { between, queue } = await behind()
-  between.fates = first({ status: 200, body: '<html>' }, { status: 500, body: 'oops' })
+  const { proxy, queue } = await queueBehindProxy()
+  proxy.faults = faultFirst({ status: 200, body: '<html>' }, { status: 500, body: 'oops' })
   await assert.rejects(queue.info(), ServerFault)
   await assert.rejects(queue.info(), { name: 'ServerFault', status: 500 })
-  assert.equal(between.asked.length, 2)
+  assert.equal(proxy.requests.length, 2)
 })
 
 test('errors carry the details that the server sends', async () => {
-  const { queue } = await behind()
+  const { queue } = await queueBehindProxy()
   await assert.rejects(queue.push(1, { priority: 'high' }), (error) => {
     assert.ok(error instanceof InvalidInput && error instanceof PenstockError && error instanceof Error)
     assert.equal(error.name, 'InvalidInput')
@@ -180,10 +180,10 @@ test('errors carry the details that the server sends', async () => {
 })
 
 test('the base URL may contain a path', async () => {
-  const between = await relay(server.url, '/mq')
-  for (const url of [between.url, `${between.url}/`]) {
+  const proxy = await startProxy(server.url, '/mq')
+  for (const url of [proxy.url, `${proxy.url}/`]) {
     const client = connect(url)
-    assert.equal(client.baseUrl, between.url)
+    assert.equal(client.baseUrl, proxy.url)
     assert.deepEqual(await client.health(), { status: 'ok' })
   }
 })

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { Conflict, InvalidInput, LeaseLost, NotFound, TryLater, connect } from '../src/index.js'
-import { collect, eventually, newName, relay, serve } from './support.js'
+import { collect, eventually, newName, startProxy, serve } from './support.js'
 
 const server = await serve()
 const client = connect(server.url)
@@ -25,11 +25,11 @@ test('messages are leased in push order with exact payloads', async () => {
 })
 
 test('concurrent pushes are batched and keep their order', async () => {
-  const between = await relay(server.url)
-  const queue = connect(between.url).queue(newName())
+  const proxy = await startProxy(server.url)
+  const queue = connect(proxy.url).queue(newName())
   await queue.create()
   const receipts = await Promise.all(Array.from({ length: 500 }, (_, n) => queue.push(n)))
-  const pushes = between.asked.filter(({ path }) => path.endsWith('/messages'))
+  const pushes = proxy.requests.filter(({ path }) => path.endsWith('/messages'))
   assert.ok(pushes.length <= 3, `${pushes.length} requests`)
   assert.deepEqual((await queue.lease({ batch: 500 })).map(({ payload }) => payload), Array.from({ length: 500 }, (_, n) => n))
   assert.equal(new Set(receipts.map(({ id }) => id)).size, 500)
@@ -69,7 +69,7 @@ test('pushMany adds all messages or none', async () => {
   assert.equal((await queue.info()).ready, 0)
 })
 
-test('an expired lease settles nothing', async () => {
+test('a lost lease settles nothing', async () => {
   const queue = await newQueue()
   await queue.push(1)
   const message = await leaseOne(queue)

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { Conflict, InvalidInput, NotFound, connect } from '../src/index.js'
-import { newName, relay, serve } from './support.js'
+import { newName, startProxy, serve } from './support.js'
 
 const server = await serve()
 const client = connect(server.url)
@@ -23,12 +23,12 @@ test('records are read exactly as they were appended', async () => {
 })
 
 test('a repeated append adds its records once', async () => {
-  const between = await relay(server.url)
-  const stream = connect(between.url).stream(newName('s'))
+  const proxy = await startProxy(server.url)
+  const stream = connect(proxy.url).stream(newName('s'))
   await stream.create()
-  between.fates = ({ method }) => (method === 'POST' && between.asked.length === 2 ? 'lose' : undefined)
+  proxy.faults = ({ method }) => (method === 'POST' && proxy.requests.length === 2 ? 'lose' : undefined)
   assert.deepEqual(await stream.append(['a', 'b']), { first: 0, last: 1, records: 2 })
-  assert.equal(between.asked.length, 3)
+  assert.equal(proxy.requests.length, 3)
   await stream.append(['c'], { key: 'mine' })
   await stream.append(['c'], { key: 'mine' })
   assert.equal((await stream.info()).next, 3)
@@ -49,15 +49,15 @@ test('a consumer commits an offset and resumes there', async () => {
 })
 
 test('follow continues after a lost connection and waits for new records', async () => {
-  const between = await relay(server.url)
-  const stream = connect(between.url).stream(newName('s'))
+  const proxy = await startProxy(server.url)
+  const stream = connect(proxy.url).stream(newName('s'))
   await stream.create()
   await stream.append(['a'])
   const found = []
   for await (const { data } of stream.follow()) {
     found.push(data)
     if (found.length === 1) {
-      between.cut()
+      proxy.cut()
       await stream.append(['b', 'c'])
     }
     if (found.length === 3) break

@@ -55,21 +55,21 @@ export async function serve(settings = {}) {
  * and `broadcast` sends an event to every WebSocket as if the server had sent it. With a prefix, the server is reached
  * below that path.
  */
-export async function relay(target, prefix = '') {
+export async function startProxy(target, prefix = '') {
   const { hostname, port } = new URL(target)
   const sockets = new Set()
   const watching = new Set()
   const cut = () => sockets.forEach((socket) => socket.destroy())
-  const tell = (event) => watching.forEach((socket) => socket.write(frame(JSON.stringify(event))))
-  const it = { url: '', asked: [], fates: () => undefined, cut, tell }
+  const broadcast = (event) => watching.forEach((socket) => socket.write(frame(JSON.stringify(event))))
+  const it = { url: '', requests: [], faults: () => undefined, cut, broadcast }
   const front = createServer(async (asking, answering) => {
     const body = Buffer.concat(await asking.toArray())
     const seen = { method: asking.method, path: asking.url, body: body.toString() }
-    it.asked.push(seen)
-    const fate = it.fates(seen, it.asked.length)
-    if (fate === 'refuse') return asking.socket.destroy()
-    if (fate === 'hang') return undefined
-    if (fate?.status) return answering.writeHead(fate.status, { 'retry-after': '0' }).end(fate.body)
+    it.requests.push(seen)
+    const fault = it.faults(seen, it.requests.length)
+    if (fault === 'refuse') return asking.socket.destroy()
+    if (fault === 'hang') return undefined
+    if (fault?.status) return answering.writeHead(fault.status, { 'retry-after': '0' }).end(fault.body)
     const { method, headers } = asking
     const path = asking.url.slice(prefix.length)
     const onward = request({ hostname, port, method, path, headers: { ...headers, connection: 'close' } })
@@ -78,7 +78,7 @@ export async function relay(target, prefix = '') {
     onward.on('error', () => asking.socket.destroy())
     onward.on('response', async (response) => {
       const answer = Buffer.concat(await response.toArray())
-      if (fate === 'lose') return asking.socket.destroy()
+      if (fault === 'lose') return asking.socket.destroy()
       answering.writeHead(response.statusCode, response.headers).end(answer)
     })
     onward.end(body)
@@ -89,9 +89,9 @@ export async function relay(target, prefix = '') {
   })
   front.on('upgrade', (asking, socket) => {
     const seen = { method: 'UPGRADE', path: asking.url, body: '', headers: asking.headers }
-    it.asked.push(seen)
-    const fate = it.fates(seen, it.asked.length)
-    if (fate?.status) return socket.end(`HTTP/1.1 ${fate.status} No\r\ncontent-length: 0\r\n\r\n`)
+    it.requests.push(seen)
+    const fault = it.faults(seen, it.requests.length)
+    if (fault?.status) return socket.end(`HTTP/1.1 ${fault.status} No\r\ncontent-length: 0\r\n\r\n`)
     const onward = dial(Number(port), hostname)
     const lines = asking.rawHeaders.map((value, n) => (n % 2 ? `${value}\r\n` : `${value}: `))
     onward.write(`GET ${asking.url.slice(prefix.length)} HTTP/1.1\r\n${lines.join('')}\r\n`)

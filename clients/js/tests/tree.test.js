@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { InvalidInput, LeaseLost, NotFound, createQueenClient } from '../src/index.js'
-import { eventually, newName, relay, serve } from './support.js'
+import { eventually, newName, startProxy, serve } from './support.js'
 
 const server = await serve()
 const client = createQueenClient({ baseUrl: server.url })
@@ -66,8 +66,8 @@ test('items succeed or fail independently unless batchMode is set', async () => 
 })
 
 test('concurrent pushes are batched and each gets its own result', async () => {
-  const between = await relay(server.url)
-  const joined = createQueenClient({ baseUrl: between.url, retryAttempts: 0 })
+  const proxy = await startProxy(server.url)
+  const joined = createQueenClient({ baseUrl: proxy.url, retryAttempts: 0 })
   const ns = newName()
   await joined.configure({ ns, task: 't', queue: 'full', options: { maxSize: 1 } })
   const pushed = await Promise.allSettled([
@@ -84,15 +84,15 @@ test('concurrent pushes are batched and each gets its own result', async () => {
   )
   assert.ok(pushed[4].reason instanceof NotFound)
   assert.equal(pushed[5].value.messages.length, 2)
-  const together = between.asked.filter(({ path }) => path.endsWith('/push')).length
+  const together = proxy.requests.filter(({ path }) => path.endsWith('/push')).length
   assert.ok(together < 10, `${together} requests`)
 
   const popped = await joined.pop({ ns, task: 't', queue: 'q', batch: 10 })
   assert.deepEqual(popped.messages.map(({ payload }) => payload), [1, 6, 7])
-  between.asked.length = 0
+  proxy.requests.length = 0
   const acked = await Promise.all(popped.messages.map((message) => joined.ack(message.transactionId, 'completed')))
   assert.deepEqual(acked.map(({ status }) => status), ['completed', 'completed', 'completed'])
-  assert.equal(between.asked.length, 1)
+  assert.equal(proxy.requests.length, 1)
 })
 
 test('a message is settled as completed or failed', async () => {

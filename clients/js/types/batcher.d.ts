@@ -19,14 +19,14 @@ export declare class Batcher<Entry, Result> {
     }[];
     _sending: boolean;
     /**
-     * @param {(entries: Entry[]) => Promise<(Result | Error)[]>} send answers each entry, in order, with a result or error
-     * @param {{weigh: (entry: Entry) => number, weightMax: number}} limits of one request
+     * @param {(entries: Entry[]) => Promise<(Result | Error)[]>} send returns a result or error for each entry, in order
+     * @param {{weigh: (entry: Entry) => number, weightMax: number}} limits limits of one request
      */
     constructor(send: (entries: Entry[]) => Promise<(Result | Error)[]>, { weigh, weightMax }: {
         weigh: (entry: Entry) => number;
         weightMax: number;
     });
-    /** True if no call is waiting. */
+    /** True if no request is in flight and no call is waiting. */
     get idle(): boolean;
     /**
      * @param {Entry} entry

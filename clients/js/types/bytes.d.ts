@@ -9,8 +9,8 @@ export declare function toBase64(bytes: Uint8Array): string;
  */
 export declare function fromBase64(text: string): Uint8Array;
 /**
- * Return the fields to send for a payload: the payload itself, or bytes and their encoding. `undefined` is refused, as
- * it is usually a variable that was never set or a misspelt field.
+ * Return the fields to send for a payload: the payload itself, or bytes and their encoding. `undefined` is refused,
+ * because it is usually a variable that was never set or a misspelt field.
  * @param {unknown} payload
  * @returns {{payload: unknown, encoding?: 'base64'}}
  */
@@ -29,7 +29,7 @@ export declare function readPayload<T extends {
     encoding?: string | null;
 }>(message: T): T;
 /**
- * Return a unique key. It is not a secret, so weak randomness will do where there is no other (Node 18).
+ * Return a unique key. It is not a secret, so weak randomness is good enough on Node 18, which has no global `crypto`.
  * @returns {string}
  */
 export declare function newKey(): string;

@@ -10,7 +10,7 @@ export type Work<Message> = {
     /**
      * releases messages that were not started
      */
-    giveBack?: (messages: Message[]) => Promise<unknown>;
+    release?: (messages: Message[]) => Promise<unknown>;
 };
 export type ConsumeOptions = {
     /**
@@ -44,7 +44,7 @@ export declare class Consumer<Message> {
     _onError: (error: unknown) => void;
     _ending: AbortController;
     /** @type {Set<Promise<void>>} */
-    _atWork: Set<Promise<void>>;
+    _running: Set<Promise<void>>;
     /** Settles when the consumer has ended: stopped, or after a permanent error. */
     done: Promise<void>;
     /**

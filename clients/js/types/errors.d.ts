@@ -4,7 +4,7 @@
  * PenstockError
  * ├── InvalidInput     a value that can never be accepted; `field` names it
  * ├── NotFound         no such queue, message, stream or consumer
- * ├── Conflict         it exists already, or is in use
+ * ├── Conflict         the object exists already, or is in use
  * │   └── LeaseLost    the lease has expired, or belongs to another consumer
  * ├── OffsetTrimmed    the records were removed by retention
  * ├── TryLater         full or rate-limited; `retryAfterMs`
@@ -13,7 +13,7 @@
  * │   └── Forbidden    a credential without the right
  * ├── StoreError       the server cannot reach its store
  * ├── Unreachable      no response; `maybeDone`
- * ├── Closed           this client was closed meanwhile
+ * ├── Closed           this client was closed
  * └── ServerFault      an invalid response, or an internal error of the server
  */
 export type Details = {
@@ -40,9 +40,9 @@ export type Details = {
  * @property {unknown} [cause]
  */
 export declare class PenstockError extends Error {
-    /** Stable, in snake case. */
+    /** Stable error code in snake case. */
     code: string;
-    /** What to do about it. */
+    /** How to solve the problem. */
     hint: string | undefined;
     /** Name of the invalid value. */
     field: string | undefined;
@@ -91,7 +91,7 @@ export declare class ServerFault extends PenstockError {
  * Return true if a retry may succeed.
  * @param {unknown} error
  */
-export declare function isPassing(error: unknown): error is StoreError | TryLater | Unreachable;
+export declare function isTransient(error: unknown): error is StoreError | TryLater | Unreachable;
 /**
  * Return the error for an error response.
  * @param {number} status

@@ -1,4 +1,4 @@
-/** Error codes that a smaller batch may avoid. */
+/** Codes of errors that a smaller batch may not cause. */
 export declare const FULL: string[];
 export type ConnectOptions = {
     /**
@@ -43,7 +43,7 @@ export type Ask = {
      */
     repeatable?: boolean;
     /**
-     * throw QueueFull at once, for the caller to try with fewer messages
+     * throw a full queue's error without retries, so that the caller can send fewer messages
      */
     share?: boolean;
     /**
@@ -70,7 +70,7 @@ export type Ask = {
  * @property {AbortSignal} [signal]
  * @property {number} [waitMs] how long the server may wait before it responds
  * @property {boolean} [repeatable] the request is idempotent; default true
- * @property {boolean} [share] throw QueueFull at once, for the caller to try with fewer messages
+ * @property {boolean} [share] throw a full queue's error without retries, so that the caller can send fewer messages
  * @property {number[]} [accept] error statuses that are returned, not thrown
  */
 export declare class Http {
@@ -80,7 +80,7 @@ export declare class Http {
     _retryAttempts: number;
     _fetch: typeof fetch;
     /** @type {Set<AbortController>} */
-    _underWay: Set<AbortController>;
+    _inFlight: Set<AbortController>;
     closed: boolean;
     /**
      * @param {string} baseUrl
@@ -107,7 +107,7 @@ export declare class Http {
      */
     json(method: string, path: string, ask?: Ask): Promise<any>;
     /**
-     * Return the JSON of the response, and whether an earlier attempt may have succeeded as well.
+     * Return the JSON of the response; `repeated` is true if an earlier attempt may have succeeded as well.
      * @param {string} method
      * @param {string} path
      * @param {Ask} [ask]
@@ -188,7 +188,7 @@ export declare function backoffMs(attempt: number): number;
  */
 export declare function pause(ms: number, signal: AbortSignal): Promise<void>;
 /**
- * Return a function for the rest of a wait that starts now, so that a retried poll does not wait longer in total.
+ * Start a wait and return a function for its remaining time, so that a retried poll does not wait longer in total.
  * @param {number} ms
  * @returns {() => number}
  */

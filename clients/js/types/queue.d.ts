@@ -51,7 +51,7 @@ export declare class Queue {
         messages: number;
     }>;
     /**
-     * Stop leasing messages; pushes go on.
+     * Pause the queue: messages are no longer leased, but still accepted.
      * @returns {Promise<shapes.QueueInfo>}
      */
     pause(): Promise<shapes.QueueInfo>;

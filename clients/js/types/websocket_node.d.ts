@@ -33,9 +33,9 @@ export declare class NodeWebSocket {
      * @param {Buffer} head
      */
     _opened(socket: Socket, head: Buffer): void;
-    /** @param {number} [_] the code, which is always that of a normal end */
+    /** @param {number} [_] the close code; it is always sent as 1000 */
     close(_?: number): void;
-    _goodbye(): void;
+    _sendClose(): void;
     /** @param {Error} [error] */
     _end(error?: Error): void;
     /** @param {Buffer} data */
@@ -47,7 +47,7 @@ export declare class NodeWebSocket {
         payload: Buffer;
     }): void;
     /**
-     * Client frames are masked, and short.
+     * Send a masked frame; its payload must be shorter than 126 bytes.
      * @param {number} opcode
      * @param {Buffer} payload
      */
