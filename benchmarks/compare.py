@@ -1,7 +1,7 @@
-"""This tree against an earlier revision: the quick benchmarks in interleaved pairs, with a 95 % interval for each cell.
+"""Compares this tree with an earlier revision: quick benchmarks in interleaved pairs, with a 95 % interval per cell.
 
 Each revision runs its own benchmark code, so `--base` may have another layout. Progress goes to stderr and the table
-to stdout. JSON, table and plot are written to benchmarks/results/tmp; `--out` names another folder.
+to stdout. JSON, table and plot are written to benchmarks/results/tmp, or to the folder in `--out`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from matplotlib import pyplot as plt
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 0.95
 FEWEST_PAIRS = 5
-# Quantile 0.975 of Student's t by degrees of freedom; the normal distribution's beyond.
+# The 0.975 quantile of Student's t by degrees of freedom; above these, the one of the normal distribution is used.
 T_975 = {4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 10: 2.23, 11: 2.20, 14: 2.14, 19: 2.09, 29: 2.05}
 RUNS = {
     "embedded": ["--quick", "--only", "throughput", "--only", "penstock"],
@@ -66,8 +66,8 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--base", required=True, help="the revision to compare with")
-    parser.add_argument("--pairs", type=int, default=10, help="runs of each revision (at least 5)")
+    parser.add_argument("--base", required=True, help="revision to compare with")
+    parser.add_argument("--pairs", type=int, default=10, help="number of runs of each revision (at least 5)")
     parser.add_argument("--only", nargs="+", choices=list(RUNS), help="run these benchmarks only")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "tmp")
     options = parser.parse_args()
@@ -121,7 +121,7 @@ def interval(base: list[float], new: list[float]) -> tuple[float, float, float]:
 
 
 def write(options: argparse.Namespace, rates: dict[str, dict[str, list[float]]]) -> None:
-    """Write what is known so far, so that an interrupted run is not lost."""
+    """Write the results so far, so that an interrupted run is not lost."""
     if any(len(sides["new"]) < FEWEST_PAIRS for sides in rates.values()):
         return
     rows: list[Row] = []

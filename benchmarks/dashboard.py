@@ -1,7 +1,7 @@
-"""What the dashboard costs: its first render, its long tasks under 5,000 events a second, and twenty of them.
+"""Measures the dashboard: its first render, its long tasks at 5,000 events per second, and the cost of twenty pages.
 
-The first two are of a real browser. The twenty are what twenty pages send and receive, without the drawing, which is
-not the server's cost: a socket of digests each, and what the overview asks for every four seconds.
+A real browser measures the first two. The twenty pages are simulated without rendering, which costs the server nothing:
+each has a WebSocket with digests and requests the data of the overview every four seconds.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BODIES = json.dumps({"messages": [{"payload": {"n": n, "text": "x" * 180}} for n
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each round")
+    parser.add_argument("--seconds", type=float, default=6.0, help="duration of each round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=("render", "events", "throughput"))
     chosen = parser.parse_args()
@@ -69,7 +69,7 @@ async def measure(server: Process, chosen: Any) -> None:
     if chosen.only in (None, "render", "events"):
         found = json.loads(provision.CHOICE.read_text()).get("browser")
         if found is None:
-            sys.exit("there is no browser on this machine")
+            sys.exit("no browser found; run `make provision`")
         async with async_playwright() as playwright:
             arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
             browser = await playwright.chromium.launch(executable_path=found["path"], args=arguments)
@@ -90,7 +90,7 @@ async def create(port: int) -> None:
 
 
 async def renders(browser: Browser, port: int) -> None:
-    """From the address to the first numbers, with nothing cached."""
+    """Measure the time from the navigation to the first numbers, with an empty cache."""
     shown, painted, sent = [], [], []
     for _ in range(RENDERS):
         context = await browser.new_context()
@@ -109,7 +109,7 @@ async def renders(browser: Browser, port: int) -> None:
 
 
 async def events(browser: Browser, port: int, seconds: float) -> None:
-    """Tasks over 50 ms while 5,000 things happen a second."""
+    """Count tasks over 50 ms on the main thread at 5,000 events per second."""
     page = await browser.new_page()
     await page.add_init_script(LONG_TASKS)
     for place in ("overview?span=5m", "queues"):
@@ -124,7 +124,7 @@ async def events(browser: Browser, port: int, seconds: float) -> None:
 
 
 async def loaded(port: int, seconds: float, cycles_per_s: float | None) -> int:
-    """How many messages went through, as fast as they go or at a rate for each client."""
+    """Run load at full speed, or at a rate per client; return the number of messages that went through."""
     done = 0
     end = time.perf_counter() + seconds
 
@@ -149,7 +149,7 @@ async def loaded(port: int, seconds: float, cycles_per_s: float | None) -> int:
 
 
 async def throughput(server: Process, seconds: float, rounds: int) -> None:
-    """With none and with twenty, in turns, so that the machine's moods hit both."""
+    """Measure without and with twenty pages in turns, so that changes of the machine's speed affect both."""
     ran = psutil.Process(server.process.pid)
     rates: dict[int, list[float]] = {0: [], DASHBOARDS: []}
     costs: dict[int, list[float]] = {0: [], DASHBOARDS: []}
@@ -163,7 +163,7 @@ async def throughput(server: Process, seconds: float, rounds: int) -> None:
                 rates[many].append(done / seconds)
     for many in rates:
         rate, cost = median(rates[many]), median(costs[many])
-        print(f"{many:>2} dashboards: {rate:,.0f} msg/s, {cost:.0f} µs of the server's time a message")
+        print(f"{many:>2} dashboards: {rate:,.0f} msg/s, {cost:.0f} µs of the server's CPU time per message")
     print(f"with {DASHBOARDS}: {median(rates[DASHBOARDS]) / median(rates[0]):.1%} of the rate without")
 
 

@@ -1,7 +1,7 @@
-"""The embedded queue against its peers and the limits of the disk, side by side in one run.
+"""Compares the embedded queue with its peers and with the limits of the disk, in alternation within one run.
 
-Progress goes to stderr and the tables to stdout. A complete run is kept in benchmarks/results; a quick or
-partial one in benchmarks/results/tmp, so that it never replaces the published figures.
+Progress goes to stderr and the tables to stdout. A complete run writes to benchmarks/results; a quick or partial one
+writes to benchmarks/results/tmp, so that it never replaces the published figures.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ def run(chosen: Plan, root: Path) -> dict[str, Any]:
 def check_disk(chosen: Plan, root: Path) -> None:
     kind = machine.filesystem(root)
     if kind in ("tmpfs", "ramfs"):
-        scenarios.say(f"warning: the files are on {kind}, where fsync costs nothing; set TMPDIR to a real disk")
+        scenarios.say(f"warning: the files are on {kind}, where fsync is free; set TMPDIR to a real disk")
     free = shutil.disk_usage(root).free
     if free < chosen.free_bytes:
         sys.exit(f"{chosen.free_bytes / 1e9:.0f} GB are needed and {free / 1e9:.1f} GB are free; set TMPDIR")
 
 
 def check_system(system: type[System], root: Path) -> dict[str, int | None]:
-    """The pragma that each durability really sets; and what goes in comes out, once."""
+    """Check that each message is popped exactly once, and return the pragma that each durability really sets."""
     found: dict[str, int | None] = {}
     for durability, expected in SYNCHRONOUS.items():
         with folder_in(root) as folder:
@@ -108,7 +108,7 @@ def write(results: dict[str, Any], folder: Path) -> None:
 
 
 def failed(results: dict[str, Any]) -> bool:
-    """A peer that fails is a finding; Penstock failing is an error."""
+    """Return True if Penstock failed in a cell; the failure of a peer is only reported."""
     rows = [*results.get("throughput", []), *results.get("backlog", [])]
     return any("error" in row and row["system"] == "penstock" for row in rows)
 

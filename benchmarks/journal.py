@@ -1,6 +1,6 @@
-"""What the journal costs: push + lease + ack with it off, without bodies and with them, in turns in one run.
+"""Measures the cost of the journal: push + lease + ack with it off, without bodies and with bodies, in alternation.
 
-Through a server over HTTP, and embedded in this process. Writes journal.json, .md and .png into benchmarks/results.
+It measures a server over HTTP and a queue in this process, and writes journal.json, .md and .png to benchmarks/results.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TARGETS = {"meta": 0.92, "full": 0.85}
 SERVED = ((8, 10), (8, 100), (64, 1))
 EMBEDDED = (1, 10, 100)
 SECONDS = 0.5
-"""Of a turn. Short, so that whatever else the machine does meets all three alike."""
+"""The duration of a turn, which is short so that changes of the machine's speed affect all three modes alike."""
 BODY = b"x" * 200
 Row = dict[str, Any]
 
@@ -60,7 +60,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
         root = Path(name)
         if machine.filesystem(root) in ("tmpfs", "ramfs"):
-            sys.exit("the temporary folder is in memory, where fsync costs nothing: set TMPDIR to a real disk")
+            sys.exit("the temporary folder is in memory, where fsync is free; set TMPDIR to a real disk")
         rows = [embedded(batch, chosen.rounds, root) for batch in EMBEDDED]
         rows += run_to_end(served(chosen.rounds, root))
         results = {"machine": machine.facts(root), "rows": rows}
@@ -97,7 +97,7 @@ async def _served(servers: list[Journalling], clients: int, batch: int, rounds: 
     for turn in range(rounds + 1):
         for server, users in zip(servers, loads, strict=True):
             measured = await Load(users, "cycle", texts(batch)).run(window, server)
-            if turn:  # The first warms up.
+            if turn:  # The first turn is a warm-up.
                 found[server.mode].append(measured.per_s)
     for users in loads:
         await close_all(users)
@@ -140,7 +140,7 @@ def settle(name: str, found: dict[str, list[float]]) -> Row:
     row: Row = {"name": name, "rounds": {mode: [round(each) for each in found[mode]] for mode in MODES}}
     for mode in MODES:
         row[mode] = round(median(found[mode]))
-        # Rounds lie close together in time, and the machine's mood changes: compare within each.
+        # The machine's speed drifts over minutes, so ratios are computed within each round.
         shares = [one / off for one, off in zip(found[mode], found["off"], strict=True)]
         row[f"{mode}_share"] = round(median(shares), 3)
     say(f"{name}: {row['off']:,} off, {row['meta_share']:.0%} meta, {row['full_share']:.0%} full")
@@ -150,10 +150,10 @@ def settle(name: str, found: dict[str, list[float]]) -> Row:
 def as_markdown(results: dict[str, Any]) -> str:
     facts = results["machine"]
     lines = [
-        "# Journal: what it costs",
+        "# Cost of the journal",
         "",
-        f"{facts['date']}, {facts['cores']} cores, Python {facts['python']}. Messages of 200 bytes through push, lease "
-        "and ack a second, durable; medians of rounds in which the three take turns of half a second.",
+        f"{facts['date']}, {facts['cores']} cores, Python {facts['python']}. Full cycles (push, lease, ack) of durable "
+        "200-byte messages per second; medians of rounds in which the three modes take turns of half a second.",
         "",
         "| | off | meta (no bodies) | full | meta / off | full / off |",
         "|---|---:|---:|---:|---:|---:|",
@@ -165,15 +165,15 @@ def as_markdown(results: dict[str, Any]) -> str:
     ]
     lines += [
         "",
-        "The last two columns are medians of the shares within each round, because the machine's speed changes between "
-        f"rounds; they are not the quotients of the medians beside them. Load when it began: {facts['load_before']}.",
+        "The last two columns are medians of the ratios within each round, because the machine's speed changes between "
+        f"rounds; they are not the ratios of the medians. Load average at the start: {facts['load_before']}.",
         "",
     ]
     for mode, wanted in TARGETS.items():
         least = min(results["rows"], key=lambda row: row[f"{mode}_share"])
         share = least[f"{mode}_share"]
         met = "met" if share >= wanted else "NOT met"
-        lines.append(f"- {mode}: at least {wanted:.0%} wanted, {met}; the least is {share:.1%} ({least['name']}).")
+        lines.append(f"- {mode}: target at least {wanted:.0%}, {met}; the lowest is {share:.1%} ({least['name']}).")
     return "\n".join([*lines, ""])
 
 

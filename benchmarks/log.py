@@ -1,7 +1,7 @@
-"""The log against the raw disk, side by side in one run: appends, reads, and what fifty million records cost.
+"""Compares the log with the raw disk, in alternation within one run: appends, reads, and logs of up to 50M records.
 
-Progress goes to stderr and the tables to stdout. A complete run is kept in benchmarks/results; a quick or
-partial one in benchmarks/results/tmp, so that it never replaces the published figures.
+Progress goes to stderr and the tables to stdout. A complete run writes to benchmarks/results; a quick or partial one
+writes to benchmarks/results/tmp, so that it never replaces the published figures.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FREE_BYTES = 8 << 30
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="under a minute, and at most a million records")
+    parser.add_argument("--quick", action="store_true", help="take under a minute, with at most a million records")
     parser.add_argument(
         "--only", action="append", default=[], choices=list(SECTIONS), help="one section; may be repeated"
     )
@@ -46,7 +46,7 @@ def main() -> int:
 
 def run(plan: measure.Plan, sections: list[str], root: Path) -> dict[str, Any]:
     if machine.filesystem(root) in ("tmpfs", "ramfs"):
-        measure.say("warning: the files are in memory, where fsync costs nothing; set TMPDIR to a real disk")
+        measure.say("warning: the files are in memory, where fsync is free; set TMPDIR to a real disk")
     if shutil.disk_usage(root).free < FREE_BYTES:
         sys.exit(f"{FREE_BYTES / 1e9:.0f} GB are needed; set TMPDIR")
     begun = monotonic()

@@ -1,7 +1,7 @@
-"""Penstock on PostgreSQL against its peers, on one server, in one run; its server over HTTP; and a long churn.
+"""Compares Penstock on PostgreSQL with its peers on one database server, and measures its HTTP server and a long churn.
 
-Progress goes to stderr and the tables to stdout. A complete run is kept in benchmarks/results; a quick or partial one
-in benchmarks/results/tmp, so that it never replaces the published figures.
+Progress goes to stderr and the tables to stdout. A complete run writes to benchmarks/results; a quick or partial one
+writes to benchmarks/results/tmp, so that it never replaces the published figures.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def main() -> int:
     complete = not (options.quick or options.only or options.messages)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
         if machine.filesystem(Path(name)) in ("tmpfs", "ramfs"):
-            sys.exit("the temporary folder is in memory, where fsync costs nothing: set TMPDIR to a real disk")
+            sys.exit("the temporary folder is in memory, where fsync is free; set TMPDIR to a real disk")
         databases = Databases()
         try:
             results = uvloop.run(run(chosen, databases, Path(name)))
         except (asyncio.CancelledError, KeyboardInterrupt):
-            sys.exit("interrupted; the servers it had started are stopped")
+            sys.exit("interrupted; all servers were stopped")
         finally:
             databases.remove()
     write(results, options.out or (RESULTS if complete else RESULTS / "tmp"))
@@ -61,7 +61,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     names = [*plans.SECTIONS, *BY_KEY]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one short round, smaller backlog and churn")
+    parser.add_argument("--quick", action="store_true", help="run one short round with a smaller backlog and churn")
     parser.add_argument(
         "--only",
         nargs="+",
@@ -71,7 +71,7 @@ def parse() -> argparse.Namespace:
         metavar="NAME",
         help="sections or systems:\n" + ", ".join(names),
     )
-    parser.add_argument("--messages", type=int, help="of each churn")
+    parser.add_argument("--messages", type=int, help="number of messages of each churn")
     parser.add_argument("--out", type=Path, help="folder for postgres.json, .md and .png")
     return parser.parse_args()
 

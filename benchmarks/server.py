@@ -1,7 +1,7 @@
-"""The server against its peers, each with fsync and its own Python client, side by side in one run.
+"""Compares the server with its peers, each with fsync and its own Python client, in alternation within one run.
 
-Progress goes to stderr and the tables to stdout. A complete run is kept in benchmarks/results; a quick or
-partial one in benchmarks/results/tmp, so that it never replaces the published figures.
+Progress goes to stderr and the tables to stdout. A complete run writes to benchmarks/results; a quick or partial one
+writes to benchmarks/results/tmp, so that it never replaces the published figures.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> int:
     raise_open_files()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
         if machine.filesystem(Path(name)) in ("tmpfs", "ramfs"):
-            sys.exit("the temporary folder is in memory, where fsync costs nothing: set TMPDIR to a real disk")
+            sys.exit("the temporary folder is in memory, where fsync is free; set TMPDIR to a real disk")
         results = run_loop(run(chosen, Path(name), options.pin))
     write(results, options.out or (RESULTS if complete else RESULTS / "tmp"))
     return 1 if failed(results) else 0
@@ -49,7 +49,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     names = [*plans.SECTIONS, *(system.key for system in PEERS)]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one short round, smaller backlogs")
+    parser.add_argument("--quick", action="store_true", help="run one short round with smaller backlogs")
     parser.add_argument(
         "--only",
         nargs="+",
@@ -63,14 +63,15 @@ def parse() -> argparse.Namespace:
         "--no-pin",
         dest="pin",
         action="store_false",
-        help="let the generator and the servers share all cores (by default the generator has the last to itself)",
+        help="let the generator and the servers share all cores (by default the generator has the last core alone)",
     )
     parser.add_argument("--out", type=Path, help="folder for server.json, .md and .png")
     return parser.parse_args()
 
 
 def raise_open_files() -> None:
-    """A thousand long polls are as many sockets, here and in the server, which inherits the limit."""
+    """Raise the limit on open files: a thousand long polls need as many sockets, here and in the server, which inherits
+    the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft < wanted:
@@ -85,7 +86,7 @@ def run_loop(coroutine: Any) -> dict[str, Any]:
     try:
         return run_to_end(coroutine)
     except (asyncio.CancelledError, KeyboardInterrupt):
-        sys.exit("interrupted; the servers it had started are stopped")
+        sys.exit("interrupted; all servers were stopped")
 
 
 async def run(chosen: Plan, root: Path, pin: bool) -> dict[str, Any]:
@@ -142,7 +143,7 @@ def description(system: Peer) -> dict[str, str]:
         "durability": system.durability,
         "batch_form": system.batch_form or "–",
         "worker_form": system.worker_form or "–",
-        "acks": "is answered" if system.confirms_acks else "is sent, not answered",
+        "acks": "gets a response" if system.confirms_acks else "gets no response",
     }
 
 
@@ -157,7 +158,7 @@ def write(results: dict[str, Any], folder: Path) -> None:
 
 
 def failed(results: dict[str, Any]) -> bool:
-    """A peer that fails is a finding, and so is a target that is not met; Penstock failing is an error."""
+    """Return True if Penstock failed in a cell; the failure of a peer or a missed target is only reported."""
     unmeasured = any(row["value"] is None for row in results.get("promises", []))
     cells = [*results.get("compare", []), *results.get("workers", [])]
     return unmeasured or any("error" in row and row["system"] in OURS for row in cells)

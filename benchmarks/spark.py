@@ -1,7 +1,7 @@
-"""The pipeline, side by side with what else reads the same rows: sources, cores, first answers, freshness, cost.
+"""Compares the pipeline with other readers of the same rows: read rates, scaling, startup, freshness and cost.
 
-Progress goes to stderr and the tables to stdout. A complete run is kept in benchmarks/results; a quick or partial one
-in benchmarks/results/tmp, so that it never replaces the published figures.
+Progress goes to stderr and the tables to stdout. A complete run writes to benchmarks/results; a quick or partial one
+writes to benchmarks/results/tmp, so that it never replaces the published figures.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ RATES = (1_000, 10_000)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_EVENTS:,} events, and short rounds")
-    parser.add_argument("--events", type=int, help=f"of the journal that is read; {COMPLETE_EVENTS:,} unless told")
-    parser.add_argument("--only", action="append", default=[], choices=SECTIONS, help="may be repeated")
+    parser.add_argument("--quick", action="store_true", help=f"read {QUICK_EVENTS:,} events in short rounds")
+    parser.add_argument("--events", type=int, help=f"number of events in the journal; default {COMPLETE_EVENTS:,}")
+    parser.add_argument("--only", action="append", default=[], choices=SECTIONS, help="run only this section; may be repeated")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=30.0, help="for each rate of freshness")
+    parser.add_argument("--seconds", type=float, default=30.0, help="duration of the freshness test at each rate")
     options = parser.parse_args()
     events = options.events or (QUICK_EVENTS if options.quick else COMPLETE_EVENTS)
     seconds = 10.0 if options.quick else options.seconds
@@ -73,13 +73,13 @@ def run(folder: Path, sections: list[str], events: int, rounds: int, seconds: fl
             say(f"freshness at {rate:,} events/s")
             results["fresh"].append(live.freshness(folder / f"fresh{rate}", rate, seconds))
     if "cost" in sections:
-        say("what following costs the server")
+        say("cost of the pipeline for the server")
         results["cost"] = live.server_cost(folder / "cost", 3_000, seconds / 3, 6 * rounds)
     return results
 
 
 def cores(folder: Path, rounds: int) -> list[dict[str, Any]]:
-    """The same on one core and on two, to which everything is pinned."""
+    """Repeat the measurements with all processes pinned to one core, then to two."""
     found = []
     for count in (1, 2):
         say(f"{count} of the cores")

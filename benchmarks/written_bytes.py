@@ -1,7 +1,7 @@
-"""Bytes written to disk per payload byte, by verb, for messages of 200 bytes in batches of 100.
+"""Measures the bytes written to disk per payload byte, by verb, for 200-byte messages in batches of 100.
 
-Counted by the kernel for this process (/proc/self/io), up to the last checkpoint of a phase. Writes written_bytes.json,
-.md and .png into benchmarks/results.
+The kernel counts them for this process (/proc/self/io), up to the last checkpoint of a phase. The results go to
+written_bytes.json, .md and .png in benchmarks/results.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> int:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         if machine.filesystem(Path(folder)) in ("tmpfs", "ramfs"):
-            sys.exit("the temporary folder is in memory, where nothing is written: set TMPDIR to a real disk")
+            sys.exit("the temporary folder is in memory; set TMPDIR to a real disk")
         rows = []
         for journal in (False, True):
             paths = [Path(folder) / f"{journal}-{number}.db" for number in range(chosen.rounds)]
@@ -89,7 +89,7 @@ def measure(path: Path, journal: bool, batches: int) -> dict[str, float]:
 
 
 def drain(store: SqliteStore, path: Path) -> None:
-    """Copy the events from the outbox to the log, as a server does."""
+    """Move the events from the outbox to the log, as a server does."""
     opened = Drain.open(store, journal_folder(path))
     assert opened is not None
     with closing(opened) as drained:
@@ -117,8 +117,8 @@ def as_markdown(rows: list[Row]) -> str:
         lines.append([name(row), *(f"{value:.2f}" for value in (*values, sum(values)))])
     about = (
         "Messages of 200 bytes in batches of 100, SQLite store, full durability. SQLite writes each changed page to\n"
-        "its write-ahead log and again at a checkpoint, so at least 2 for a push. With a journal the payload is also\n"
-        "in the outbox, and from there in the log."
+        "its write-ahead log and again at a checkpoint, so a push writes at least 2 bytes per payload byte. With a\n"
+        "journal the payload is also written to the outbox, and from there to the log."
     )
     head = ["bytes written / payload bytes", *VERBS, "together"]
     return f"# Bytes written\n\n{about}\n\n{table(head, lines)}\n"

@@ -1,1 +1,1 @@
-"""Parts of the pipeline's benchmark: the journal that is read, the sections, the report and the figure."""
+"""Parts of the pipeline benchmark: the journal, the sections, the report and the figure."""

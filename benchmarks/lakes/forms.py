@@ -1,4 +1,4 @@
-"""Other forms of the same source: what it would be without Arrow, and what it could be if reading cost nothing."""
+"""Variants of the Spark source for comparison: without Arrow, and with free reading."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FormReader(DataSourceReader):
 
 
 class OneByOne(FormReader):
-    """Every event decoded by itself, by what anyone has who reads the journal without Arrow."""
+    """Decodes each event separately, like any reader of the journal without Arrow."""
 
     def rows(self, part: OffsetRange) -> Iterator[tuple[Any, ...]]:
         with closing(JournalReader(self._folder)) as journal:
@@ -56,7 +56,7 @@ def _value(value: Any, name: str) -> Any:
 
 
 class ColumnsAsTuples(FormReader):
-    """Decoded as the source does, and handed over row by row."""
+    """Decodes to Arrow like the real source, but passes single rows to Spark."""
 
     def rows(self, part: OffsetRange) -> Iterator[tuple[Any, ...]]:
         with closing(self._place.open()) as log:
@@ -65,7 +65,7 @@ class ColumnsAsTuples(FormReader):
 
 
 class ReadyMade(FormReader):
-    """The first batch again and again: nothing is read or decoded. What remains is Spark's own share."""
+    """Returns the first batch repeatedly without reading or decoding, so that only Spark's own cost remains."""
 
     def rows(self, part: OffsetRange) -> Iterator[pa.RecordBatch]:
         with closing(self._place.open()) as log:

@@ -1,4 +1,4 @@
-"""A journal as a server would leave it, written straight with the log's own writer."""
+"""Writes a journal like that of a server, directly through the log writer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ RECORDS_AT_ONCE = 150
 
 
 def fill(journal: Path, events: int) -> int:
-    """Messages of 200 bytes (hex digits, which compress to half), pushed, leased and acked by the hundred.
+    """Write the events of 200-byte messages that are pushed, leased and acked in batches of 100.
 
-    In four queues, some thousands a second. How many bytes they take.
+    The messages consist of hex digits, which compress to half, and are in four queues, a few thousand per second.
+    Returns the size of the journal in bytes.
     """
     with Log.create(journal, "journal") as log:
         now, first, done = START_MS, 1, 0

@@ -1,4 +1,4 @@
-"""A server under a steady load and a pipeline that follows it: how old gold is, and what that costs the server."""
+"""Measures the freshness of the gold tables behind a server under steady load, and the pipeline's cost for the server."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _port(said: Path) -> int:
 
 @contextmanager
 def following(folder: Path, cores: list[int] | None = None) -> Iterator[psutil.Process]:
-    """`pipeline run --continuous`, once gold is there."""
+    """Run `pipeline run --continuous`, and yield its process once the gold table has rows."""
     command = [PENSTOCK, "pipeline", "run", "--continuous", "--data", str(folder)]
     with (folder / "pipeline.out").open("wb") as sink:
         process = subprocess.Popen(command, stdout=sink, stderr=sink)
@@ -87,7 +87,7 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 class Watch:
-    """How many pushes gold tells of, for anyone who reads it now; looking costs little until there is news."""
+    """Polls the number of pushes in the gold table. A poll is cheap until the table has a new version."""
 
     def __init__(self, lake: Path) -> None:
         self._table = Lake(lake)[QUEUE_MINUTES]
@@ -103,7 +103,7 @@ class Watch:
 
 
 class Load(Thread):
-    """So many events a second, in steps: messages are pushed, leased and acked, an event each."""
+    """Generates events at a fixed rate: it pushes, leases and acks messages, which is one event each."""
 
     def __init__(self, port: int, events_s: int) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Load(Thread):
         self._batch = max(1, round(events_s * TICK_S / 3))
         self._over = Event()
         self.pushed: list[tuple[int, float]] = []
-        """How many in all, and when they were answered."""
+        """The total number of pushes at the time of each response."""
         self._ask("/queues", {"name": "steady"}, (200, 201))
 
     def run(self) -> None:
@@ -142,7 +142,7 @@ class Load(Thread):
 
 
 def freshness(folder: Path, events_s: int, seconds: float) -> Row:
-    """From the moment a push is answered to the moment gold counts it."""
+    """Measure the time from the response to a push until the gold table counts it."""
     with server(folder) as (_, port):
         load = Load(port, events_s)
         load.start()
@@ -177,7 +177,7 @@ def _ages(lake: Path, load: Load, seconds: float) -> list[float]:
 
 
 def server_cost(folder: Path, events_s: int, window_s: float, windows: int) -> Row:
-    """The server's CPU time per message, with the pipeline at work and with it stopped, in turns.
+    """Measure the server's CPU time per message in turns: with the pipeline running and with it stopped.
 
     The server has the first core; the pipeline and the load share the others.
     """
@@ -192,7 +192,7 @@ def server_cost(folder: Path, events_s: int, window_s: float, windows: int) -> R
                 with following(folder) as pipeline:
                     for number in range(2 * windows):
                         kind = "followed" if number % 2 else "alone"
-                        # Not the driver: it may be just draining the journal, with the file locked.
+                        # The driver is not stopped, because it may be draining the journal and hold its lock.
                         for each in family(pipeline.pid)[1:]:
                             each.send_signal(signal.SIGCONT if kind == "followed" else signal.SIGSTOP)
                         found[kind].append(_cpu_us_per_message(process, load, window_s))
@@ -200,7 +200,7 @@ def server_cost(folder: Path, events_s: int, window_s: float, windows: int) -> R
                 load.close()
     finally:
         os.sched_setaffinity(0, cores)
-    # Of neighbours: within minutes the same work takes a third more or less, whoever runs beside it.
+    # Only adjacent windows are compared, because the machine's speed changes by a third within minutes.
     ratios = [followed / alone for alone, followed in zip(found["alone"], found["followed"], strict=True)]
     return {
         "events_s": events_s,

@@ -1,4 +1,4 @@
-"""The pipeline's results as a table with its verdicts, and as a figure."""
+"""Formats the results of the pipeline as tables with verdicts, and as a figure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SERVER_GROWTH_MOST = 0.05
 
 def as_markdown(results: dict[str, Any]) -> str:
     parts = [
-        f"{results['events']:,} events with bodies of 200 bytes, {results['journal_bytes'] / 1e6:,.0f} MB of journal"
+        f"{results['events']:,} events with 200-byte bodies, a journal of {results['journal_bytes'] / 1e6:,.0f} MB"
     ]
     for name, section in (
         ("reads", reads),
@@ -52,32 +52,32 @@ def reads(results: dict[str, Any]) -> list[str]:
         for how in ("summed", "only read"):
             ours, parquet = rates.get(f"source, {bodies}, {how}"), rates.get(f"Parquet, {bodies}, {how}")
             if ours and parquet:
-                told = f"; the target, {least:.0%}, {verdict(ours / parquet >= least)}" if how == "summed" else ""
-                parts.append(f"{bodies.capitalize()}, {how}: {ours / parquet:.0%} of Parquet{told}.")
+                target = f"; the target of {least:.0%} {verdict(ours / parquet >= least)}" if how == "summed" else ""
+                parts.append(f"{bodies.capitalize()}, {how}: {ours / parquet:.0%} of Parquet{target}.")
             python = rates.get(f"source in Python, {bodies}, {how}")
             if how == "summed" and (ready := rates.get(f"ready-made batches, {bodies}, summed")) and ours and parquet:
                 parts.append(
-                    f"A Python source that reads nothing, and hands over one ready-made batch again and again, has "
+                    f"A Python source that returns one ready-made batch repeatedly, without reading, reaches "
                     f"{ready / parquet:.0%} of Parquet"
-                    + (f"; ours in Python, without Java's reader, {python / parquet:.0%}." if python else ".")
+                    + (f"; our Python source, without the JVM reader, {python / parquet:.0%}." if python else ".")
                 )
     for form in ("events", "columns"):
         if tuples := rates.get(f"{form} as tuples, bodies, summed"):
             share = rates["source, bodies, summed"] / tuples
             good = verdict(share >= TUPLES_LEAST)
-            parts.append(f"{share:.1f}× {form} as tuples; the target, {TUPLES_LEAST}×, {good}.")
+            parts.append(f"{share:.1f}× {form} as tuples; the target of {TUPLES_LEAST}× {good}.")
     return parts
 
 
 def cores(results: dict[str, Any]) -> list[str]:
-    lines, parts = [], ["## One core and two"]
+    lines, parts = [], ["## Scaling from one core to two"]
     for row in results["cores"]:
         gain = row["two_events_s"] / row["one_events_s"]
         lines.append(
             [row["way"], f"{row['one_events_s'] / 1e6:.2f}", f"{row['two_events_s'] / 1e6:.2f}", f"{gain:.2f}×"]
         )
         if row["way"] == "source, bodies, summed":
-            parts.append(f"The source's gain, at least {CORES_LEAST}×, {verdict(gain >= CORES_LEAST)}.")
+            parts.append(f"The source gains {gain:.2f}×; the target of {CORES_LEAST}× {verdict(gain >= CORES_LEAST)}.")
     return [*parts, table(["way", "1 core, M events/s", "2 cores", "gain"], lines)]
 
 
@@ -85,8 +85,8 @@ def pipeline(results: dict[str, Any]) -> list[str]:
     row = results["pipeline"]
     return [
         "## Journal to gold",
-        f"{row['seconds']} s in {row['steps']} steps, {row['events_s']:,} events/s, on a driver of 2 GiB.",
-        f"Most memory: Java {row['java_mb_peak']:,} MB, Python workers {row['workers_mb_peak']:,} MB, "
+        f"{row['seconds']} s in {row['steps']} steps, {row['events_s']:,} events/s, with a driver of 2 GiB.",
+        f"Peak memory: Java {row['java_mb_peak']:,} MB, Python workers {row['workers_mb_peak']:,} MB, "
         f"driver {row['driver_mb_peak']:,} MB, together {row['all_mb_peak']:,} MB.",
     ]
 
@@ -95,29 +95,30 @@ def start(results: dict[str, Any]) -> list[str]:
     rows = {row["what"]: row["seconds"] for row in results["start"]}
     bare = rows["bare Spark session"]
     lines = [[what, f"{seconds:.2f}", f"{seconds / bare:.2f}×"] for what, seconds in rows.items()]
-    parts = ["## First answer", table(["command", "s", "of a bare session's"], lines)]
+    parts = ["## Time to the first result", table(["command", "s", "relative to a bare session"], lines)]
     for what in ("pipeline sql", "pipeline run --once"):
         cold, archive, resident = (rows[f"{what}, {how}"] for how in ("cold", "archive", "resident"))
         parts.append(
-            f"`{what}`: cold at most {FIRST_ANSWER_MOST}× a bare session {verdict(cold <= FIRST_ANSWER_MOST * bare)}; "
-            f"warm at most half of cold {verdict(resident <= WARM_MOST * cold)} with a resident Java "
-            f"({resident / cold:.0%}), {verdict(archive <= WARM_MOST * cold)} with an archive ({archive / cold:.0%})."
+            f"`{what}`: the target of at most {FIRST_ANSWER_MOST}× a bare session when cold "
+            f"{verdict(cold <= FIRST_ANSWER_MOST * bare)}; the target of at most half of cold when warm "
+            f"{verdict(resident <= WARM_MOST * cold)} with a resident JVM ({resident / cold:.0%}), "
+            f"{verdict(archive <= WARM_MOST * cold)} with a class archive ({archive / cold:.0%})."
         )
     return parts
 
 
 def fresh(results: dict[str, Any]) -> list[str]:
     lines = [[f"{row['events_s']:,}", f"{row['p50_s']:.2f}", f"{row['p95_s']:.2f}"] for row in results["fresh"]]
-    return ["## From an event to gold", table(["events/s", "p50, s", "p95, s"], lines)]
+    return ["## Freshness of the gold tables", table(["events/s", "p50, s", "p95, s"], lines)]
 
 
 def cost(results: dict[str, Any]) -> list[str]:
     row = results["cost"]
     good = verdict(row["growth"] <= SERVER_GROWTH_MOST)
     return [
-        "## What following costs the server",
-        f"CPU per message at {row['events_s']:,} events/s: {row['alone_us']} µs alone, {row['followed_us']} µs "
-        f"followed; growth {row['growth']:+.1%}, at most {SERVER_GROWTH_MOST:.0%} {good}.",
+        "## Cost of the pipeline for the server",
+        f"CPU time per message at {row['events_s']:,} events/s: {row['alone_us']} µs without the pipeline, "
+        f"{row['followed_us']} µs with it: {row['growth']:+.1%}; the target of at most {SERVER_GROWTH_MOST:.0%} {good}.",
     ]
 
 

@@ -1,5 +1,7 @@
-"""From a command to its first answer: a bare Spark session, `pipeline sql` and `pipeline run --once`: cold, with an
-archive of Java's classes, and with a Java that stays."""
+"""Measures the time to the first result of a bare Spark session, `pipeline sql` and `pipeline run --once`.
+
+The commands run cold, with a class archive (CDS), and with a resident JVM.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ Row = dict[str, Any]
 
 
 def start(folder: Path, rounds: int) -> list[Row]:
-    """On a small journal, which `run` brings into a new lake each time. All have the same Java and Python."""
+    """Run all commands on a small journal, `run` with a new lake each time. All use the same Java and Python."""
     java = {"JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable}
     asked = [PENSTOCK, "pipeline", "sql", "SELECT sum(pushed) FROM gold.queues", "--json", "--data", str(folder)]
     run = [PENSTOCK, "pipeline", "run", "--once", "--json", "--data", str(folder), "--lake"]
@@ -74,7 +76,7 @@ def first_line_s(command: list[str], settings: dict[str, str]) -> float:
 
 
 def _cache(folder: Path) -> Path:
-    """One without an archive, and without another process that makes one while this is measured."""
+    """Return a cache folder without a class archive, and with a mark that stops other processes from making one."""
     mark = folder / "penstock" / archive_of(find_java()).with_suffix(MAKING).name
     mark.parent.mkdir(parents=True)
     mark.touch()

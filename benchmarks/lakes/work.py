@@ -1,4 +1,4 @@
-"""What runs in a process of its own, pinned to some cores, and prints its answer as one line of JSON."""
+"""Runs measurements in a child process pinned to some cores, which prints its result as one line of JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 def in_child(cores: int, **what: Any) -> Any:
-    """Its answer; the child may use that many cores, and so may all that it starts."""
+    """Run a measurement in a child process and return its result. The child and its own children share these cores."""
     ran = subprocess.run(
         [sys.executable, "-m", "lakes.work", json.dumps({"cores": cores, **what})],
         cwd=Path(__file__).parents[1],
@@ -55,19 +55,19 @@ def main() -> None:
 
 
 def pipeline(spark: SparkSession, folder: Path, lake: str) -> Row:
-    """Journal to gold, from nothing, with the most memory that its processes took together at any time."""
-    spark.range(10).mapInArrow(lambda batches: batches, "id long").collect()  # Started, with a Python worker.
+    """Run the pipeline from the journal to gold with an empty lake; return its duration and its peak memory."""
+    spark.range(10).mapInArrow(lambda batches: batches, "id long").collect()  # Starts Spark and a Python worker.
     events, began = 0, monotonic()
     with peak_bytes() as peak, Pipeline(spark, journal_folder(folder / "penstock.db"), Lake(folder / lake)) as running:
         steps = 0
         for step in running.steps():
             events, steps = events + step.events, steps + 1
     seconds = monotonic() - began
-    return {"seconds": round(seconds, 1), "steps": steps, "events_s": round(events / seconds), **peak.told()}
+    return {"seconds": round(seconds, 1), "steps": steps, "events_s": round(events / seconds), **peak.as_row()}
 
 
 class peak_bytes:
-    """Resident memory of this process, its Java and the Python workers, looked at again and again."""
+    """Samples the peak resident memory of this process, its JVM and the Python workers."""
 
     def __init__(self) -> None:
         self._most: dict[str, int] = {}
@@ -94,12 +94,12 @@ class peak_bytes:
             now["all"] = sum(now.values())
             self._most = {name: max(value, self._most.get(name, 0)) for name, value in now.items()}
 
-    def told(self) -> Row:
+    def as_row(self) -> Row:
         return {f"{name}_mb_peak": round(value / 1e6) for name, value in self._most.items()}
 
 
 def reads(spark: SparkSession, folder: Path, lake: str, rounds: int, only: list[str]) -> list[Row]:
-    """Each way of reading in turns; the median of the rounds counts."""
+    """Run all ways of reading in turns, and return the median of each."""
     spark.dataSource.register(PenstockSource)
     for each in FORMS:
         spark.dataSource.register(each)
@@ -107,10 +107,10 @@ def reads(spark: SparkSession, folder: Path, lake: str, rounds: int, only: list[
     ways = {name: way for name, way in _ways(spark, folder, files).items() if not only or name in only}
     events = spark.read.parquet(*files).count()
     taken: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds + 1):  # The first warms up.
+    for number in range(rounds + 1):  # The first round is a warm-up.
         for name, way in ways.items():
             if "tuples" in name and number > 1:
-                continue  # They take long.
+                continue  # These take long, so one round is enough.
             began = monotonic()
             way()
             taken[name].append(monotonic() - began)
@@ -135,7 +135,7 @@ def _ways(spark: SparkSession, folder: Path, files: list[str]) -> dict[str, Call
         return spark.read.parquet(*files).select(*[each.split()[0] for each in columns.split(", ")])
 
     def in_python(ask: Callable[[], object]) -> Callable[[], object]:
-        """As in a session without the reader's jar."""
+        """Disable the JVM reader, as in a session without its jar."""
 
         def asked() -> object:
             spark.conf.set(RULES_LEFT_OUT, RULE)
