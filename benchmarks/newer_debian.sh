@@ -1,13 +1,13 @@
 #!/bin/sh
-# Runs a command of this project in another release of Debian, for servers that this system has in old versions only.
+# Runs a command of this project in another release of Debian, to benchmark newer versions of servers.
 # As root: sh benchmarks/newer_debian.sh sid FOLDER make bench-server
-# The first run makes the folder (2 minutes, 600 MB). The mounts are private: they end with the command.
+# The first run creates the folder (2 minutes, 600 MB). The mounts are private and end with the command.
 set -eu
 suite=$1 folder=$2
 shift 2
 python=$(.venv/bin/python -c 'import sys; print(sys.base_prefix)')
 case $python in
-/usr) echo "the .venv uses the system's Python, which is another one in there" >&2 && exit 1 ;;
+/usr) echo "the .venv uses the system's Python, which has another version there" >&2 && exit 1 ;;
 esac
 if [ ! -e "$folder/etc/debian_version" ]; then
     debootstrap --variant=minbase --include=beanstalkd,ca-certificates,make,rabbitmq-server,redis-server \

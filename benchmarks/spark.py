@@ -34,7 +34,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=f"read {QUICK_EVENTS:,} events in short rounds")
     parser.add_argument("--events", type=int, help=f"number of events in the journal; default {COMPLETE_EVENTS:,}")
-    parser.add_argument("--only", action="append", default=[], choices=SECTIONS, help="run only this section; may be repeated")
+    parser.add_argument(
+        "--only", action="append", default=[], choices=SECTIONS, help="run only this section; may be repeated"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=30.0, help="duration of the freshness test at each rate")
     options = parser.parse_args()

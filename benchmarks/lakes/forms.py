@@ -77,11 +77,11 @@ class ReadyMade(FormReader):
             yield batch.slice(0, events - done)
 
 
-def form(called: str, reader: type[FormReader]) -> type[DataSource]:
+def form(name_: str, reader: type[FormReader]) -> type[DataSource]:
     class Form(DataSource):
         @classmethod
         def name(cls) -> str:
-            return called
+            return name_
 
         def reader(self, schema: Any) -> DataSourceReader:
             return reader(self.options["path"], schema.names)

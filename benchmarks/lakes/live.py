@@ -1,4 +1,4 @@
-"""Measures the freshness of the gold tables behind a server under steady load, and the pipeline's cost for the server."""
+"""Measures the freshness of the gold tables under steady load, and the cost of the pipeline for the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .start import PENSTOCK
 
 BODY = "x" * 200
 TICK_S = 0.05
-LOOK_S = 0.02
+POLL_S = 0.02
 READY_S_MAX = 180
 Row = dict[str, Any]
 
@@ -34,26 +34,26 @@ Row = dict[str, Any]
 def server(folder: Path, core: int | None = None) -> Iterator[tuple[psutil.Process, int]]:
     command = [PENSTOCK, "serve", "--port", "0", "--data", str(folder), "--no-access-log"]
     folder.mkdir(parents=True, exist_ok=True)
-    said = folder / "said"
-    with said.open("wb") as sink:
+    log_path = folder / "log_path"
+    with log_path.open("wb") as sink:
         process = subprocess.Popen(command, stderr=sink, stdout=sink)
     try:
         if core is not None:
             psutil.Process(process.pid).cpu_affinity([core])
-        yield psutil.Process(process.pid), _port(said)
+        yield psutil.Process(process.pid), _port(log_path)
     finally:
         process.kill()
         process.wait()
 
 
-def _port(said: Path) -> int:
+def _port(log_path: Path) -> int:
     deadline = monotonic() + READY_S_MAX
     while monotonic() < deadline:
-        for word in said.read_text().split():
+        for word in log_path.read_text().split():
             if word.startswith("http://"):
                 return int(word.rpartition(":")[2])
         time.sleep(0.05)
-    raise RuntimeError(said.read_text())
+    raise RuntimeError(log_path.read_text())
 
 
 @contextmanager
@@ -66,19 +66,19 @@ def following(folder: Path, cores: list[int] | None = None) -> Iterator[psutil.P
         if cores is not None:
             psutil.Process(process.pid).cpu_affinity(cores)
         deadline = monotonic() + READY_S_MAX
-        watch = Watch(folder / "lake")
-        while not watch.pushed():
+        poller = GoldPoller(folder / "lake")
+        while not poller.pushed():
             if process.poll() is not None or monotonic() > deadline:
                 raise RuntimeError((folder / "pipeline.out").read_text())
             time.sleep(0.2)
         yield psutil.Process(process.pid)
     finally:
-        for each in family(process.pid):
+        for each in process_tree(process.pid):
             each.kill()
         process.wait()
 
 
-def family(pid: int) -> list[psutil.Process]:
+def process_tree(pid: int) -> list[psutil.Process]:
     try:
         first = psutil.Process(pid)
         return [first, *first.children(recursive=True)]
@@ -86,7 +86,7 @@ def family(pid: int) -> list[psutil.Process]:
         return []
 
 
-class Watch:
+class GoldPoller:
     """Polls the number of pushes in the gold table. A poll is cheap until the table has a new version."""
 
     def __init__(self, lake: Path) -> None:
@@ -162,17 +162,17 @@ def freshness(folder: Path, events_s: int, seconds: float) -> Row:
 
 def _ages(lake: Path, load: Load, seconds: float) -> list[float]:
     ages: list[float] = []
-    watch = Watch(lake)
-    seen, told, warm = watch.pushed(), 0, monotonic() + seconds / 3
+    poller = GoldPoller(lake)
+    seen, told, warm = poller.pushed(), 0, monotonic() + seconds / 3
     deadline = monotonic() + seconds * 4 / 3
     while monotonic() < deadline:
-        found, now = watch.pushed(), time.time()
+        found, now = poller.pushed(), time.time()
         while told < len(load.pushed) and load.pushed[told][0] <= found:
             if load.pushed[told][0] > seen and monotonic() > warm:
                 ages.append(now - load.pushed[told][1])
             told += 1
         seen = found
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     return ages
 
 
@@ -193,7 +193,7 @@ def server_cost(folder: Path, events_s: int, window_s: float, windows: int) -> R
                     for number in range(2 * windows):
                         kind = "followed" if number % 2 else "alone"
                         # The driver is not stopped, because it may be draining the journal and hold its lock.
-                        for each in family(pipeline.pid)[1:]:
+                        for each in process_tree(pipeline.pid)[1:]:
                             each.send_signal(signal.SIGCONT if kind == "followed" else signal.SIGSTOP)
                         found[kind].append(_cpu_us_per_message(process, load, window_s))
             finally:

@@ -118,7 +118,7 @@ def cost(results: dict[str, Any]) -> list[str]:
     return [
         "## Cost of the pipeline for the server",
         f"CPU time per message at {row['events_s']:,} events/s: {row['alone_us']} µs without the pipeline, "
-        f"{row['followed_us']} µs with it: {row['growth']:+.1%}; the target of at most {SERVER_GROWTH_MOST:.0%} {good}.",
+        f"{row['followed_us']} µs with it: {row['growth']:+.1%}; the target, at most {SERVER_GROWTH_MOST:.0%}, {good}.",
     ]
 
 

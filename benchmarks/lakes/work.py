@@ -72,7 +72,7 @@ class peak_bytes:
     def __init__(self) -> None:
         self._most: dict[str, int] = {}
         self._over = Event()
-        self._thread = Thread(target=self._look)
+        self._thread = Thread(target=self._sample)
 
     def __enter__(self) -> peak_bytes:
         self._thread.start()
@@ -82,7 +82,7 @@ class peak_bytes:
         self._over.set()
         self._thread.join()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         me = psutil.Process()
         while not self._over.wait(LOOK_SECONDS):
             now = {"driver": me.memory_info().rss, "java": 0, "workers": 0}

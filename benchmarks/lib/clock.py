@@ -1,7 +1,7 @@
-"""The clock: how many messages a second one system moves in one short round.
+"""Times one system: the messages per second that it moves in one short round.
 
-A round stops after its time, not after a count. Refilling and tidying happen between the
-phases of a round, off the clock, so that a round measures the operation and nothing else.
+A round ends after a fixed time, not a fixed count. Refilling and cleanup happen between the phases of a round and are
+not timed, so that a round measures only the operation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_ELAPSED = 4
 
 @dataclass(frozen=True)
 class Cell:
-    """What is measured; the same for every system that is compared in it."""
+    """One cell of the comparison, which is the same for every system."""
 
     operation: Operation
     batch: int
@@ -51,11 +51,11 @@ def folder_in(root: Path) -> Iterator[Path]:
 
 
 def round_per_s(system: type[System], root: Path, cell: Cell, seconds: float) -> float:
-    """Messages a second in a fresh folder, where at most a few messages wait."""
+    """Measure messages per second in a fresh folder with a small backlog."""
     with folder_in(root) as folder:
         count = 1 if system.shared_by_threads else cell.threads
         handles = [system(folder, cell.durability) for _ in range(count)]
-        # Pages that the round before left unwritten would be paid for by this one's first fsync.
+        # Otherwise the first fsync of this round would also write the dirty pages of the previous one.
         os.sync()
         try:
             return _measure(handles, cell, seconds)
@@ -71,7 +71,7 @@ def _measure(handles: list[System], cell: Cell, seconds: float) -> float:
     capped = cell.operation == "cycle" and handles[0].keeps_done
     cap = WAITING_SMALL // cell.threads if capped else None
     moved, spent = 0, 0.0
-    # Refilling can take longer than what is measured; then a shorter sample has to do.
+    # Refilling can take longer than the timed operation; then a shorter sample is accepted.
     abandon = perf_counter() + MOST_ELAPSED * seconds
     while spent < seconds and (not moved or perf_counter() < abandon):
         if cell.operation == "pop+ack":
@@ -99,7 +99,7 @@ def fill(handle: System, count: int, batch: list[bytes]) -> None:
 
 
 def phase(steps: list[Callable[[], int]], seconds: float, cap: int | None = None) -> tuple[int, float]:
-    """Run each step in its own thread until time, `cap` messages, or an empty queue."""
+    """Run each step in its own thread until the time is over, `cap` messages have moved, or the queue is empty."""
     if len(steps) == 1:
         start = perf_counter()
         moved = _repeat(steps[0], start + seconds, cap)

@@ -1,4 +1,4 @@
-"""The results as one figure: cycles by batch, pop + ack by backlog, and what a pop costs."""
+"""Draws the results as one figure: cycles by batch, pop + ack by backlog, and the time of a pop."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def cycles(axes: Axes, rows: list[Row], threads: int) -> None:
     axes.set_xticks(range(len(batches)), [f"batch {batch}" for batch in batches])
     plural = "1 thread" if threads == 1 else f"{threads} threads"
     axes.set_title(
-        f"Push + pop + ack, messages a second (fsync per commit, {plural})",
+        f"Push + pop + ack, messages per second (fsync per commit, {plural})",
         fontsize=10,
         fontweight="bold",
         loc="left",
@@ -120,7 +120,7 @@ def waiting(axes: Axes, rows: list[Row]) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: short(value))
     axes.set_xlabel("messages waiting", fontsize=9)
     axes.set_title(
-        f"Pop + ack in batches of {batch}, messages a second (fsync per commit)",
+        f"Pop + ack in batches of {batch}, messages per second (fsync per commit)",
         fontsize=10,
         fontweight="bold",
         loc="left",
@@ -141,6 +141,6 @@ def costs(axes: Axes, rows: list[Row]) -> None:
         axes.scatter(places, [part[group]["p99"] for group in groups], marker="_", s=90, color="#444444")
     axes.set_yscale("log")
     axes.set_xticks(range(len(groups)), [f"pop of {batch}\n{durability}" for batch, durability in groups])
-    axes.set_title("What a Penstock pop costs, µs (bar: median, tick: p99)", fontsize=10, fontweight="bold", loc="left")
+    axes.set_title("Time of a Penstock pop, µs (bar: median, tick: p99)", fontsize=10, fontweight="bold", loc="left")
     axes.margins(y=0.3)
     axes.legend(fontsize=7.5, frameon=False, loc="upper left")

@@ -1,4 +1,4 @@
-"""Queues that are slow to build, each built once a run and shared by the scenarios."""
+"""Builds large queues once per run and shares them between the scenarios."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Backlog:
         self.built: dict[str, Path] = {}
 
     def waiting(self, system: type[System], count: int) -> Path:
-        """A queue of `system` in which `count` messages wait."""
+        """Return the folder of a queue with a backlog of `count` messages."""
         return self._once(f"{system.key}-{count}", lambda folder: _push(system, folder, count))
 
     def crowded(self, count: int, beside: int) -> Path:
-        """A Penstock queue with `count` waiting, and `beside` each delayed, leased and dead."""
+        """Return the folder of a Penstock queue with `count` ready, and `beside` each delayed, leased and dead."""
         source = self.waiting(Penstock, count)
         return self._once(f"crowded-{count}-{beside}", lambda folder: _crowd(source, folder, count, beside))
 
@@ -50,11 +50,12 @@ def _push(system: type[System], folder: Path, count: int) -> None:
 
 
 def _crowd(source: Path, folder: Path, count: int, beside: int) -> None:
-    """Dead and leased come from the front of the queue, so twice as many are pushed to its end."""
+    """Add delayed, leased and dead messages. The latter two come from the front of the queue, so twice as many are
+    pushed to its end."""
     from penstock import LiteQueue
 
     shutil.copytree(source, folder, dirs_exist_ok=True)
-    # Without retries, the first nack makes a message dead; the first push tells the queue so.
+    # Without retries, the first nack makes a message dead; the first push stores this setting.
     queue = LiteQueue(str(folder / "queue.db"), durability="relaxed", max_retries=0)
     batch = payloads(MOST_PER_CALL)
     try:
@@ -68,6 +69,6 @@ def _crowd(source: Path, folder: Path, count: int, beside: int) -> None:
             if len(dying) != len(part) or len(leased) != len(part):
                 raise RuntimeError(f"popped {len(dying)} and {len(leased)} of {len(part)}")
         if queue.qsize() != count + beside:
-            raise RuntimeError(f"{queue.qsize():,} are waiting or delayed, not {count + beside:,}")
+            raise RuntimeError(f"{queue.qsize():,} are ready or delayed, not {count + beside:,}")
     finally:
         queue.close()

@@ -1,7 +1,7 @@
-"""What one pop costs, in several queues that take turns pop by pop.
+"""Measures the time of a pop in several queues that take turns pop by pop.
 
-Only the pop is on the clock. The ack, and a push that replaces what was popped, come after it, so every
-queue keeps its size however many pops are measured.
+Only the pop is timed. An ack and a push that replaces the popped messages follow it, so that every queue keeps its
+size.
 """
 
 from __future__ import annotations

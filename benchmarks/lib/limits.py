@@ -1,7 +1,7 @@
-"""The physical limits to hold the queues against: no ids, no leases, no order kept.
+"""Physical limits to compare the queues with, without ids, leases or order.
 
-RawFile appends the same bytes to a file and waits for the disk; RawSqlite is a bare INSERT, and a
-bare DELETE of the oldest rows, with one commit per batch.
+RawFile appends the same bytes to a file and syncs it. RawSqlite is a bare INSERT, or a DELETE of the oldest rows, and
+one commit per batch.
 """
 
 from __future__ import annotations

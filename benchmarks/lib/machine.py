@@ -1,4 +1,4 @@
-"""What the numbers depend on: the machine, the disk and the versions. Nothing that names a person or host."""
+"""Describes the machine, the disk and the versions, without names of people or hosts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def facts(root: Path) -> dict[str, object]:
 
 def versions(systems: tuple[type[System], ...]) -> dict[str, str]:
     found = {system.package: version(system.package) for system in systems if system.package}
-    # Penstock may bring a SQLite of its own, newer than the standard module's.
+    # Penstock may use its own SQLite, which is newer than that of the standard module.
     if "apsw" in sys.modules:
         found["apsw"] = version("apsw")
     return found
@@ -54,6 +54,6 @@ def processor() -> str:
 
 
 def filesystem(root: Path) -> str:
-    """The type of the file system that holds `root`: that of the longest mount point above it."""
+    """Return the type of the file system that contains `root`, from the longest mount point above it."""
     above = [part for part in psutil.disk_partitions(all=True) if root.is_relative_to(part.mountpoint)]
     return max(above, key=lambda part: len(part.mountpoint)).fstype if above else "unknown"

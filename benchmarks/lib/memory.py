@@ -1,6 +1,6 @@
-"""Run as a script, in a fresh process: push many messages, pop some, print the resident set.
+"""Pushes many messages, pops some, and prints the resident set. Runs as a script in a fresh process.
 
-The peak is read from /proc, because ru_maxrss of a child also counts the parent it was forked from.
+The peak is read from /proc, because a child's ru_maxrss includes the parent that it was forked from.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The results as text: JSON for machines, Markdown tables for people."""
+"""Formats the results as JSON and as Markdown tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEMORY_MB_MOST, TARGET_PUSHED = 150, 1_000_000
 
 
 def as_json(results: dict[str, Any]) -> str:
-    """One row a line, so that two runs can be compared with diff."""
+    """Write one row per line, so that two runs can be compared with diff."""
     parts = []
     for name, value in results.items():
         if isinstance(value, list):
@@ -48,7 +48,7 @@ def about(results: dict[str, Any]) -> str:
     return (
         f"{machine['date']}, {machine['cores']} cores ({machine['processor']}), {machine['memory_gib']} GiB, "
         f"{machine['filesystem']}, Python {machine['python']}, SQLite {machine['sqlite']}; {versions}. "
-        f"Load when it began {machine['load_before']}. 200-byte messages. "
+        f"Load average at the start {machine['load_before']}. 200-byte messages. "
         f"Medians of {settings['rounds']} rounds of {settings['round_s']} s, in which the systems take turns."
     )
 
@@ -71,7 +71,7 @@ def label(key: str) -> str:
 
 
 def ratio(rows: list[Row]) -> float | None:
-    """Penstock over the best peer that acks, among rows of one cell."""
+    """Return the ratio of Penstock to the best peer with acks in one cell."""
     rates = {row["system"]: row["median"] for row in rows if row["median"]}
     peers = [value for key, value in rates.items() if BY_KEY[key].kind == "acks"]
     return rates["penstock"] / max(peers) if peers and "penstock" in rates else None
@@ -83,7 +83,7 @@ def times(value: float | None) -> str:
 
 def verdict(met: bool, complete: bool) -> str:
     if not complete:
-        return "is not judged at this smaller size"
+        return "is not checked at this smaller size"
     return "is met" if met else "is MISSED"
 
 
@@ -92,13 +92,13 @@ def unique(rows: list[Row], field: str) -> list[Any]:
 
 
 def throughput(rows: list[Row]) -> list[str]:
-    parts = ["## Messages a second, when little waits"]
+    parts = ["## Messages per second with a small backlog"]
     for durability, threads in product(unique(rows, "durability"), unique(rows, "threads")):
         part = [row for row in rows if (row["durability"], row["threads"]) == (durability, threads)]
         plural = "1 thread" if threads == 1 else f"{threads} threads"
         parts += [f"### synchronous = {SYNC_NAME[durability]}, {plural}", throughput_table(part)]
     forms = [f"- {label(key)}: {BY_KEY[key].batch_form}." for key in unique(rows, "system")]
-    return [*parts, "How a batch is made (batch 1 is the single call):", "\n".join(forms)]
+    return [*parts, "Calls used for a batch (batch 1 is the single call):", "\n".join(forms)]
 
 
 def throughput_table(rows: list[Row]) -> str:
@@ -107,7 +107,7 @@ def throughput_table(rows: list[Row]) -> str:
     keys = unique(rows, "system")
     lines = [[label(key), *(rate(found.get((key, *column))) for column in columns), form_mark(key)] for key in keys]
     ratios = [ratio([found[(key, *column)] for key in keys]) for column in columns]
-    lines.append(["Penstock / best acking peer", *(times(value) for value in ratios), ""])
+    lines.append(["Penstock / best peer with acks", *(times(value) for value in ratios), ""])
     return table(["msg/s", *(f"{operation} ×{batch}" for operation, batch in columns), "batch"], lines)
 
 
@@ -120,13 +120,13 @@ def form_mark(key: str) -> str:
 
 def backlog(rows: list[Row]) -> list[str]:
     sizes = sorted(unique(rows, "backlog"))
-    parts = ["## Pop + ack, by how many messages wait (FULL, 1 thread, msg/s)"]
+    parts = ["## Pop + ack by backlog (FULL, 1 thread, msg/s)"]
     for batch in unique(rows, "batch"):
         found = {(row["system"], row["backlog"]): row for row in rows if row["batch"] == batch}
         keys = unique(rows, "system")
         lines = [[label(key), *(rate(found.get((key, size))) for size in sizes)] for key in keys]
         cells = [[row for key in keys if (row := found.get((key, size)))] for size in sizes]
-        lines.append(["Penstock / best acking peer", *(times(ratio(cell)) for cell in cells)])
+        lines.append(["Penstock / best peer with acks", *(times(ratio(cell)) for cell in cells)])
         parts.append(table([f"batch {batch}", *(f"{size:,} waiting" for size in sizes)], lines))
     return parts
 
@@ -139,9 +139,9 @@ def state(rows: list[Row]) -> list[str]:
     worst = max(pop_ratio(row, rows) for row in rows)
     judged = verdict(worst <= POP_RATIO_MOST, max(row["waiting"] for row in rows) >= TARGET_WAITING)
     return [
-        "## What a pop costs, by what else is in the file (µs)",
-        table(["Penstock", "median", "p99", "median against the small queue"], lines),
-        f"The largest ratio is {worst:.2f}×; the target, at most {POP_RATIO_MOST}×, {judged}.",
+        "## Time of a pop by contents of the file (µs)",
+        table(["Penstock", "median", "p99", "median relative to the small queue"], lines),
+        f"The largest ratio is {worst:.2f}×; the target of at most {POP_RATIO_MOST}× {judged}.",
     ]
 
 
@@ -167,7 +167,7 @@ def memory(row: Row) -> list[str]:
             ],
             [["**Penstock**", *cells]],
         ),
-        f"The target, a peak under {MEMORY_MB_MOST} MB, {judged}.",
+        f"The target of a peak under {MEMORY_MB_MOST} MB {judged}.",
     ]
 
 

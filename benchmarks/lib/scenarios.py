@@ -1,7 +1,7 @@
-"""The four scenarios. Within each, the systems take turns, round by round, in a turning order.
+"""The four scenarios. Within each, the systems take turns round by round, in rotating order.
 
-Each returns plain rows for the report. A system that fails in a cell has an `error` there instead of a
-median, and the run goes on.
+Each scenario returns plain rows for the report. If a system fails in a cell, its row has an `error` instead of a
+median, and the run continues.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def say(text: str) -> None:
 
 
 def turns(subjects: list[Turn], rounds: int) -> Iterator[Turn]:
-    """Every subject once a round; each round begins with another one."""
+    """Yield every subject once per round, in rotating order."""
     for number in range(rounds):
         shift = number % len(subjects) if subjects else 0
         yield from subjects[shift:] + subjects[:shift]
 
 
 def attempt(row: Row, seconds: float, measure: Callable[[], float]) -> None:
-    """Add a round to the row, unless it failed before or one call alone takes many rounds' time."""
+    """Add a round to the row, unless the row has failed or a single call takes as long as many rounds."""
     if "error" in row or "slow" in row:
         return
     begun = monotonic()
@@ -138,7 +138,7 @@ def _pop_at(handle: System, batch: int, seconds: float) -> float:
 
 
 def state(plan: Plan, files: Backlog) -> list[Row]:
-    """What a pop costs when little waits, when much waits, and when much else is beside it."""
+    """Measure the time of a pop with a small backlog, a large one, and a large one plus many other messages."""
     big = plan.backlogs[-1]
     crowded = f"{big:,} waiting, {plan.beside:,} each delayed, leased, dead"
     queues = [

@@ -17,7 +17,7 @@ BUSY_TIMEOUT_S = 60
 
 
 class System(ABC):
-    """A handle on one queue in one folder, which belongs to it alone."""
+    """A handle on the only queue in a folder."""
 
     key: ClassVar[str]
     label: ClassVar[str]
@@ -42,11 +42,11 @@ class System(ABC):
         return self.pop_ack(len(batch))
 
     def synchronous(self) -> int | None:
-        """The pragma in force, read back; None where the connection is out of reach."""
+        """Return the pragma read back from the connection; None if the connection is not public."""
         return None
 
     def tidy(self) -> None:  # noqa: B027 (most systems have nothing to tidy)
-        """Delete done messages that the system keeps; never on the clock."""
+        """Delete done messages that the system keeps; this is never timed."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -88,7 +88,7 @@ class Litequeue(System):
     key, label, package, kind = "litequeue", "litequeue", "litequeue", "acks"
     batch_form = "put and done inside transaction(); pop in a loop"
     keeps_done = True
-    # Its transactions are per connection, so threads that share one object break each other's.
+    # Its transactions belong to the connection, so threads that shared an object would break each other's transactions.
     shared_by_threads = False
 
     def __init__(self, folder: Path, durability: Durability) -> None:
@@ -177,7 +177,7 @@ class Huey(System):
         level = SYNCHRONOUS[durability]
 
         class Tuned(SqliteStorage):  # type: ignore[misc]
-            # Its own `fsync` option knows FULL and OFF only.
+            # Huey's own `fsync` option supports only FULL and OFF.
             def _create_connection(self) -> sqlite3.Connection:
                 conn: sqlite3.Connection = super()._create_connection()
                 conn.execute(f"PRAGMA synchronous = {level}")

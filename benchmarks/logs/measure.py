@@ -1,4 +1,4 @@
-"""What is measured: appends against raw write + fsync, reads against reading the file, and what size costs."""
+"""Measures appends against raw write + fsync, reads against reading the file, and the effect of the log's size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.log.writer import Log
 
 PRODUCERS = 64
 SMALL_BYTES = 40
-"""With its header, 64 bytes a record: fifty million are 3.2 GB."""
+"""A record takes 64 bytes with its header, so fifty million take 3.2 GB."""
 BUILD_RECORDS = 10_000
 READ_CHUNK = 1 << 20
 TURN_STEPS = 20
@@ -64,7 +64,7 @@ def folder_in(root: Path) -> Iterator[Path]:
 
 
 class RawFile:
-    """The physical limit: the same bytes, written and synced, and nothing else."""
+    """The physical limit: writes and syncs the same bytes."""
 
     def __init__(self, path: Path, data: bytes) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT)
@@ -81,7 +81,7 @@ class RawFile:
 
 
 def rate(step: Callable[[], Any], records: int, seconds: float) -> float:
-    """Records a second; pages that others left unwritten are synced first, off the clock."""
+    """Return records per second. Dirty pages of earlier steps are synced before the clock starts."""
     os.sync()
     started, count = perf_counter(), 0
     while perf_counter() - started < seconds:
@@ -109,7 +109,7 @@ def appends(plan: Plan, root: Path) -> list[Row]:
 
 
 def _taking_turns(one: Callable[[], Any], other: Callable[[], Any], seconds: float) -> tuple[float, float]:
-    """Steps a second of both. They alternate many times a second, because the disk's speed drifts within seconds."""
+    """Return the steps per second of both. They alternate quickly, because the disk's speed drifts within seconds."""
     took, steps = [0.0, 0.0], 0
     while min(took) < seconds:
         for which, step in enumerate((one, other)):
@@ -136,7 +136,7 @@ def _row(size: int, batch: int, ours: list[float], limit: list[float]) -> Row:
 
 
 def crowd(plan: Plan, root: Path) -> list[Row]:
-    """Single records of many producers, against one raw write + fsync for each group of as many."""
+    """Compare single records of many producers with one raw write + fsync of as many records."""
     rows = []
     for size in (200, 1024):
         payloads = [os.urandom(size)]
@@ -210,14 +210,14 @@ def _by_coroutines(streams: FileStreams, payloads: list[bytes], seconds: float) 
 
 
 class Unsynced(Files):
-    """For building large logs quickly, off the clock."""
+    """Files without fsync, to build large logs quickly."""
 
     def sync(self, fd: int) -> None:
         pass
 
 
 def build(folder: Path, records: int, size: int = SMALL_BYTES) -> None:
-    """Record n holds n modulo BUILD_RECORDS, so that a read can be checked."""
+    """Build a log in which record n contains n modulo BUILD_RECORDS, so that reads can be checked."""
     payloads = [b"%d " % number + b"x" * (size - len(b"%d " % number)) for number in range(BUILD_RECORDS)]
     data, sizes = encode(payloads, 1_700_000_000_000)
     part = min(BUILD_RECORDS, (16 << 20) // (size + HEADER_BYTES))
@@ -284,7 +284,7 @@ def _read_pages(log: LogReader, records: int) -> None:
 
 
 def scale(plan: Plan, root: Path) -> list[Row]:
-    """Logs of growing size: what opening, one random read and the memory of a reader cost."""
+    """Measure opening, random reads and the memory of a reader in logs of growing size."""
     rows = []
     for records in plan.sizes:
         say(f"building {records:,} records")
@@ -303,7 +303,7 @@ def scale(plan: Plan, root: Path) -> list[Row]:
             each.append((perf_counter() - started) * 1e6)
             assert int(record.data.split()[0]) == offset % BUILD_RECORDS
         if number == plan.reads:
-            # The first half fetched pages and checked the indexes of segments.
+            # The first half of the reads also loaded pages and checked segment indexes, so it is reported separately.
             first, took = took, [[] for _ in logs]
     for row, log, cold, each in zip(rows, logs, first, took, strict=True):
         row["read_us"] = round(median(each), 2)

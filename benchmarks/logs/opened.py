@@ -1,4 +1,4 @@
-"""Run as a script, in a fresh process: open a log, read at random, print the times and the resident set."""
+"""Opens a log, reads at random, and prints the times and the resident set. Runs as a script in a fresh process."""
 
 from __future__ import annotations
 

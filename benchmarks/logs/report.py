@@ -1,4 +1,4 @@
-"""The results as Markdown tables, each beside its target, and as one figure."""
+"""Formats the results as Markdown tables with their targets, and as one figure."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def about(results: dict[str, Any]) -> str:
     machine, settings = results["machine"], results["settings"]
     return (
         f"{machine['date']}, {machine['cores']} cores ({machine['processor']}), {machine['memory_gib']} GiB, "
-        f"{machine['filesystem']}, Python {machine['python']}. Load when it began {machine['load_before']}. "
+        f"{machine['filesystem']}, Python {machine['python']}. Load average at the start {machine['load_before']}. "
         f"Medians of {settings['rounds']} rounds of {settings['round_s']} s, in which log and raw file take turns. "
-        "Every append waits for the disk (fdatasync); the raw file gets the same bytes, header included."
+        "Every append is synced (fdatasync); the raw file gets the same bytes, headers included."
     )
 
 
@@ -50,9 +50,9 @@ def appends(rows: list[Row]) -> list[str]:
     ]
     share = next(row["share"] for row in rows if (row["record_bytes"], row["batch"]) == (1024, 100))
     return [
-        "## Appends of one producer, records a second",
+        "## Appends of one producer, records per second",
         table(["batch", "log", "raw write + fsync", "share"], lines),
-        f"The target, at least {SHARE_LEAST:.0%} at 1 KiB × 100, {verdict(share >= SHARE_LEAST)}: {share:.0%}.",
+        f"The target of at least {SHARE_LEAST:.0%} at 1 KiB × 100 {verdict(share >= SHARE_LEAST)}: {share:.0%}.",
     ]
 
 
@@ -69,8 +69,8 @@ def crowd(rows: list[Row]) -> list[str]:
         for row in rows
     ]
     return [
-        f"## {rows[0]['producers']} producers of one record each, records a second",
-        table(["", "log", "raw, all in one write + fsync", "share", "raw, one by one", "against that"], lines),
+        f"## {rows[0]['producers']} producers of one record each, records per second",
+        table(["", "log", "raw, all in one write + fsync", "share", "raw, one by one", "ratio"], lines),
     ]
 
 
@@ -88,9 +88,9 @@ def sequential(rows: list[Row]) -> list[str]:
     ]
     met = all(row["arrow_gb_per_s"] >= ARROW_GB_LEAST or row["share"] >= ARROW_SHARE_LEAST for row in rows)
     return [
-        "## Sequential read, checked",
+        "## Sequential read with checksums verified",
         table(["", "to Arrow", "reading the file", "share", "rows to Arrow", "rows as objects"], lines),
-        f"The target, {ARROW_GB_LEAST:.0f} GB/s or {ARROW_SHARE_LEAST:.0%} of reading the file, {verdict(met)}.",
+        f"The target of {ARROW_GB_LEAST:.0f} GB/s or {ARROW_SHARE_LEAST:.0%} of reading the file {verdict(met)}.",
     ]
 
 
@@ -109,12 +109,13 @@ def scale(rows: list[Row]) -> list[str]:
     ]
     last, flat = rows[-1], rows[-1]["read_us"] / rows[0]["read_us"]
     header = ["records", "on disk", "random read, µs", "p99", "open, ms", "open to write, ms", "memory of a reader"]
-    parts = ["## What size costs (64 bytes a record on disk)", table(header, lines)]
+    parts = ["## Effect of the log's size (64 bytes per record on disk)", table(header, lines)]
     if last["records"] >= LARGEST:
         parts.append(
-            f"A random read costs {flat:.2f}× what it costs in the smallest log; the target, at most {FLAT_MOST}×, "
-            f"{verdict(flat <= FLAT_MOST)}. Opening under {OPEN_MS_MOST / 1000:.0f} s "
-            f"{verdict(last['open_to_write_ms'] < OPEN_MS_MOST)}. Memory of at most {MEMORY_BYTES_MOST} bytes a record "
+            f"A random read takes {flat:.2f}× as long as in the smallest log; the target of at most {FLAT_MOST}× "
+            f"{verdict(flat <= FLAT_MOST)}. The target of opening in under {OPEN_MS_MOST / 1000:.0f} s "
+            f"{verdict(last['open_to_write_ms'] < OPEN_MS_MOST)}. The target of at most {MEMORY_BYTES_MOST} bytes of "
+            "memory per record "
             f"{verdict(last['memory_bytes_per_record'] <= MEMORY_BYTES_MOST)}: {last['memory_bytes_per_record']}."
         )
     return parts
@@ -139,7 +140,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     )
     left.set_yscale("log")
     left.set_xticks(list(places), names, fontsize=6.5)
-    left.set_title("Appends, records a second, each synced", fontsize=10, fontweight="bold", loc="left")
+    left.set_title("Synced appends, records per second", fontsize=10, fontweight="bold", loc="left")
     left.legend(fontsize=8, frameon=False)
     sizes = results.get("scale", [])
     right.plot([row["records"] for row in sizes], [row["read_us"] for row in sizes], marker="o", color="#d1495b")

@@ -1,4 +1,4 @@
-"""One file per measured server: how it is started, and how its client pushes, pops and acks."""
+"""The measured servers, one file each, which starts the server and pushes, pops and acks through its client."""
 
 from .base import Client, Peer
 from .beanstalkd import Beanstalkd

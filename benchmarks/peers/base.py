@@ -1,4 +1,4 @@
-"""What the load needs of every measured server: start it empty, make a queue, connect a client, end it."""
+"""Base classes of the measured servers, their clients and their workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLOSE_S = 5.0
 
 
 class Client(ABC):
-    """One concurrent user of one queue. The counters move with each message that is safe, or acked."""
+    """One concurrent user of a queue. Its counters include each message once it is durable, or acked."""
 
     def __init__(self) -> None:
         self.pushed = 0
@@ -32,20 +32,20 @@ class Client(ABC):
 
     @abstractmethod
     async def pop(self, count: int) -> Any:
-        """Up to `count` messages, in whatever form `ack` takes; falsy when there was none."""
+        """Return up to `count` messages in the form that `ack` takes, or something falsy if there are none."""
 
     @abstractmethod
     async def ack(self, popped: Any) -> None: ...
 
-    async def release(self) -> None:  # noqa: B027 (only a client that is sent messages unasked holds any)
-        """Give back what was delivered and not popped."""
+    async def release(self) -> None:  # noqa: B027 (only a client with a prefetch holds such messages)
+        """Return messages that were delivered but not popped."""
 
     @abstractmethod
     async def close(self) -> None: ...
 
 
 class Worker(ABC):
-    """One worker with a connection of its own, which handles messages one by one."""
+    """A worker with its own connection that handles messages one by one."""
 
     def __init__(self) -> None:
         self.acked = 0
@@ -59,7 +59,7 @@ class Worker(ABC):
         self.stopping = True
 
     def count(self) -> int:
-        """Messages acked so far."""
+        """Return the number of messages acked so far."""
         return self.acked
 
     @abstractmethod
@@ -67,7 +67,7 @@ class Worker(ABC):
 
 
 def handle(payload: Any) -> None:
-    """The handler of every worker loop: it only looks at the payload."""
+    """Handle a message in every worker loop, by checking only that it has a payload."""
     if len(payload) == 0:
         raise ValueError("a message has no payload")
 
@@ -76,7 +76,7 @@ class Peer(ABC):
     key: ClassVar[str]
     label: ClassVar[str]
     program: ClassVar[str]
-    # What installs the program, for the reader of a skipped system.
+    # The command that installs the program, shown if the system is skipped.
     source: ClassVar[str | None] = None
     library: ClassVar[str]
     module: ClassVar[str | None] = None
@@ -96,7 +96,7 @@ class Peer(ABC):
 
     @classmethod
     def missing(cls) -> str | None:
-        """Why it cannot be measured here, or None."""
+        """Return why the system cannot be measured here, or None."""
         if cls.executable() is None:
             return f"{cls.program} is not installed ({cls.source})"
         if cls.module and importlib.util.find_spec(cls.module) is None:
@@ -105,12 +105,12 @@ class Peer(ABC):
 
     @classmethod
     def executable(cls) -> str | None:
-        """The program of a package in this environment, or else the system's."""
+        """Return the program from a package in this environment, or else that of the system."""
         return shutil.which(cls.program, path=os.pathsep.join([SCRIPTS, os.environ.get("PATH", os.defpath)]))
 
     @abstractmethod
     async def launch(self) -> None:
-        """Start the server in `self.folder`, which is empty, and return when it answers."""
+        """Start the server in the empty `self.folder`, and return when it responds."""
 
     @abstractmethod
     async def create(self, queue: str) -> None: ...
@@ -119,17 +119,17 @@ class Peer(ABC):
     async def connect(self, queue: str, clients: int) -> list[Client]: ...
 
     async def hire(self, queue: str, count: int) -> list[Worker]:
-        """Connect workers; they begin when they are run."""
+        """Connect workers, which start when they are run."""
         raise NotImplementedError
 
-    async def drop(self, queue: str) -> None:  # noqa: B027 (most are started anew instead)
-        """Remove the queue, off the clock; only where the server keeps running."""
+    async def drop(self, queue: str) -> None:  # noqa: B027 (most servers are restarted instead)
+        """Remove the queue if the server keeps running; this is not timed."""
 
     def version(self) -> str:
         return "unknown"
 
     async def fresh(self) -> None:
-        """An empty server: a new process in a new folder, unless starting one takes many seconds."""
+        """Start an empty server in a new folder, unless a start takes many seconds and the server keeps running."""
         if self.children and self.keeps_running:
             return
         self.stop()
@@ -142,7 +142,7 @@ class Peer(ABC):
         return child
 
     async def until_open(self, port: int) -> None:
-        """Wait for the port; a server that ends first says why in its log."""
+        """Wait for the port; if the server ends first, raise the last line of its log."""
         deadline = asyncio.get_running_loop().time() + READY_S
         while True:
             try:
@@ -151,7 +151,7 @@ class Peer(ABC):
                 for child in self.children:
                     child.check()
                 if asyncio.get_running_loop().time() > deadline:
-                    raise RuntimeError(f"{self.label} does not answer on port {port}") from problem
+                    raise RuntimeError(f"{self.label} does not respond on port {port}") from problem
                 await asyncio.sleep(0.02)
             else:
                 writer.close()
@@ -173,7 +173,7 @@ class Peer(ABC):
 
 
 async def close_all(clients: Sequence[Client | Worker]) -> None:
-    """A client that was interrupted in the middle of a call may fail to say good-bye: that is no finding."""
+    """Close all clients, ignoring errors: a client that was interrupted during a call may fail to close."""
     closing = [asyncio.create_task(client.close()) for client in clients]
     if closing:
         _, late = await asyncio.wait(closing, timeout=CLOSE_S)

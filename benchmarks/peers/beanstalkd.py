@@ -1,7 +1,7 @@
-"""beanstalkd with its log synced at every write.
+"""beanstalkd, with its log synced at every write.
 
-Its Python client, greenstalk, blocks; in threads it moves as many messages as the few lines of asyncio here that
-speak the same protocol (the disk is the limit), so these stand for it and need no thread for each client.
+A small asyncio client replaces its Python client, greenstalk, which blocks and would need a thread per client. Both
+have the same throughput, because the disk is the limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Beanstalkd(Peer):
         await self.until_open(self.port)
 
     async def create(self, queue: str) -> None:
-        """A tube exists from its first use on."""
+        """Do nothing: a tube is created by its first use."""
 
     async def connect(self, queue: str, clients: int) -> list[Client]:
         return [BeanstalkdClient(await self._open(queue)) for _ in range(clients)]
@@ -50,7 +50,7 @@ class Beanstalkd(Peer):
 
 
 class Lines(asyncio.Protocol):
-    """One command at a time: a line, and after RESERVED a body of the size that the line names."""
+    """Sends one command at a time. A response is a line; after RESERVED a body follows, whose size the line states."""
 
     def __init__(self) -> None:
         self.buffer = b""
@@ -78,7 +78,7 @@ class Lines(asyncio.Protocol):
         self.transport.write(command)
         line, body = await self.waiter
         if not line.startswith(expected):
-            raise RuntimeError(f"beanstalkd said {line!r}")
+            raise RuntimeError(f"unexpected response from beanstalkd: {line!r}")
         return line, body
 
 

@@ -1,6 +1,6 @@
-"""A small HTTP/1.1 client: one connection, one request at a time, answers by Content-Length.
+"""A minimal HTTP/1.1 client: one connection, one request at a time, responses with Content-Length.
 
-It does so little that the generator is not what is measured. It knows neither chunks nor redirects.
+It does so little that the load generator is not the limit. It supports neither chunks nor redirects.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ END = b"\r\n\r\n"
 
 
 class Refused(Exception):
-    """An answer of 400 or more."""
+    """Raised for a response with a status of 400 or more."""
 
 
 class Connection(asyncio.Protocol):
@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
             self.waiter.set_exception(problem or ConnectionResetError("the server closed the connection"))
 
     def request(self, method: bytes, target: bytes, body: bytes = b"") -> asyncio.Future[bytes]:
-        """Send now; the future holds the body of the answer."""
+        """Send the request now, and return a future of the response's body."""
         self.waiter = asyncio.get_running_loop().create_future()
         self.transport.write(
             b"%b %b HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"

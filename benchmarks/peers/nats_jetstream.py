@@ -1,7 +1,7 @@
 """NATS JetStream: a work-queue stream on files, synced at every message, read by one shared pull consumer.
 
-Servers before 2.10 (Debian 12 has 2.9) do not know `sync_interval: always`. There the folder's `S` attribute
-makes the kernel do the same: each write, which before 2.10 is one message, returns when it is on the disk.
+Servers before 2.10 (Debian 12 has 2.9) do not support `sync_interval: always`. There the folder gets the `S` attribute,
+so that each write, which before 2.10 is one message, returns once it is on disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NatsJetStream(Peer):
     library, module = "nats-py", "nats"
     durability = "file storage, sync_interval: always (before 2.10: chattr +S on its folder)"
     batch_form = "publish_async, fetch(n), an ack each"
-    worker_form = f"fetch({FETCHED}) of a pull consumer, ack() of each message, not answered"
+    worker_form = f"fetch({FETCHED}) of a pull consumer, ack() of each message, without a response"
     confirms_acks = False
 
     async def launch(self) -> None:
@@ -37,9 +37,11 @@ class NatsJetStream(Peer):
         if subprocess.run([program, "-t", "-c", synced], capture_output=True, check=False).returncode:
             synced = self._config(store, None)
             subprocess.run(["chattr", "+S", str(store)], capture_output=True, check=False)
-            said = first_line(["lsattr", "-d", str(store)])
-            if not SYNCED.match(said):
-                raise RuntimeError("this NATS has no sync_interval, and the file system no S attribute: not durable")
+            output = first_line(["lsattr", "-d", str(store)])
+            if not SYNCED.match(output):
+                raise RuntimeError(
+                    "not durable: this NATS does not support sync_interval, and the file system has no S attribute"
+                )
         self.start([program, "-c", synced])
         await self.until_open(self.port)
 
@@ -53,7 +55,7 @@ class NatsJetStream(Peer):
         import nats
 
         async def quiet(_: Exception) -> None:
-            """A failed call raises anyway; a connection that the end of a round cuts is no finding."""
+            """Ignore connection errors: a failed call raises anyway, and the end of a round cuts connections."""
 
         return await nats.connect(f"nats://127.0.0.1:{self.port}", allow_reconnect=False, error_cb=quiet)
 

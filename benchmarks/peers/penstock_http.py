@@ -1,4 +1,4 @@
-"""Penstock over plain HTTP: the queue face, one keep-alive connection to each client, default settings."""
+"""Penstock over plain HTTP: the queue API with default settings, and one keep-alive connection per client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .lean_http import Connection, Refused
 from .process import first_line, free_port
 
 PROGRAM = str(Path(sys.executable).parent / "penstock")
-# A setting in the caller's environment must not change what is measured.
+# Removed from the environment, because settings of the caller must not change what is measured.
 FOREIGN = ("PENSTOCK_", "AUTH_TOKEN", "DB_PATH", "GET_LIMIT_DEFAULT", "HOST", "LISTEN_ADDR", "PORT")
 
 
@@ -39,12 +39,12 @@ read_polled = msgspec.json.Decoder(Polled).decode
 
 class PenstockServer(Peer):
     program, module = PROGRAM, None
-    durability = "full (the default): an answer means on the disk"
+    durability = "full (the default): a response means on disk"
 
     @classmethod
     def missing(cls) -> str | None:
-        said = first_line([PROGRAM, "serve", "--help"])
-        return None if said.startswith("Usage") else f"`penstock serve` does not run: {said}"
+        output = first_line([PROGRAM, "serve", "--help"])
+        return None if output.startswith("Usage") else f"`penstock serve` does not run: {output}"
 
     async def launch(self) -> None:
         self.port = free_port()

@@ -1,5 +1,8 @@
-"""Penstock through its own SDK. As in a user's program, the callers share one client, which joins their single pushes
-and acks into batches. Workers have a client each; they run as tasks, and with the synchronous SDK as threads."""
+"""Penstock through its own SDK.
+
+As in a real program, all callers share one client, which batches their single pushes and acks. Each worker has its own
+client; workers run as tasks, or as threads with the synchronous SDK.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from .penstock_http import PenstockServer
 class PenstockSdk(PenstockServer):
     key, label = "penstock-sdk", "Penstock, SDK"
     library = "penstock.aio, one client shared by all callers"
-    batch_form = "push_many, lease(n), ack_many; the client joins single calls"
-    worker_form = "queue.worker with its defaults, a client each: leases ahead, acks in the background"
+    batch_form = "push_many, lease(n), ack_many; the client batches single calls"
+    worker_form = "queue.worker with its defaults and its own client: leases ahead, acks in the background"
 
     @classmethod
     def missing(cls) -> str | None:
@@ -77,7 +80,7 @@ class SdkClient(Client):
 
 
 class SdkWorker(Worker):
-    """A message counts once the server has answered its ack, which the worker sends after the handler."""
+    """A worker of the SDK. A message counts once the server has responded to its ack."""
 
     def __init__(self, client: Any, queue: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A server as a child process: on its own cores, with its own log, ended by its process id."""
+"""Runs a server as a child process with its own cores and its own log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Child:
     def __init__(self, command: list[str], folder: Path, cores: set[int] | None, env: dict[str, str] | None) -> None:
         self.log = folder / f"{Path(command[0]).name}.log"
         mine = os.sched_getaffinity(0)
-        # Set here and inherited, so that a server that counts its cores at start sees the right number.
+        # The affinity is inherited, so that a server that counts its cores at startup sees the right number.
         os.sched_setaffinity(0, cores or mine)
         try:
             with self.log.open("ab") as log:
@@ -41,7 +41,7 @@ class Child:
 
     def check(self) -> None:
         if self.popen.poll() is not None:
-            lines = self.log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+            lines = self.log.read_text(errors="replace").strip().splitlines() or ["no output"]
             raise RuntimeError(f"{self.log.stem} ended with {self.popen.returncode}: {lines[-1][:300]}")
 
     def family(self) -> list[psutil.Process]:
@@ -86,7 +86,7 @@ def free_port() -> int:
 
 
 def first_line(command: list[str]) -> str:
-    """What a program says of its version."""
+    """Return the first line of a command's output, such as a version."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):

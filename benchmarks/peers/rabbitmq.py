@@ -1,9 +1,9 @@
 """RabbitMQ: a durable queue, persistent messages, publisher confirms, consumers with a prefetch.
 
-Up to version 3, a classic queue syncs before it confirms. From version 4 it no longer does, and a quorum queue does.
+Up to version 3, a classic queue syncs before it confirms. From version 4 only a quorum queue does.
 
-The client is pika on its asyncio connection, which moves more messages than aio-pika for the same processor time.
-Everything the node keeps (cookie, database, logs, port mapper) is its own and in the temporary folder.
+The client is pika on its asyncio connection, which moves more messages than aio-pika for the same CPU time. All files
+of the node (cookie, database, logs) are in the temporary folder, and it has its own port mapper.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from .base import Client, Peer, Worker, handle
 from .process import first_line, free_port
 
-# The wrapper in /usr/sbin insists on the system's user and folders; this is the program itself.
+# The program itself, because the wrapper in /usr/sbin requires the system's user and folders.
 SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 # RabbitMQ's documentation finds the best throughput at 100 to 300.
 WORKER_PREFETCH = 200
@@ -30,7 +30,7 @@ class RabbitMQ(Peer):
     library, module = "pika", "pika"
     durability = "durable queue (classic; from RabbitMQ 4 quorum), persistent messages, publisher confirms"
     batch_form = "n publishes, then their confirms; prefetch n; one ack for all (multiple)"
-    worker_form = f"basic_consume with a prefetch of {WORKER_PREFETCH}, basic_ack of each message, not answered"
+    worker_form = f"basic_consume with a prefetch of {WORKER_PREFETCH}, basic_ack of each message, without a response"
     confirms_acks = False
     keeps_running = True
 
@@ -55,7 +55,7 @@ class RabbitMQ(Peer):
             "RABBITMQ_PID_FILE": str(base / "pid"),
             "RABBITMQ_SERVER_START_ARGS": "-noinput",
         }
-        # As a child of ours it ends with the node; the one that the node would start lives on for ever.
+        # A port mapper that the node starts by itself would keep running after the benchmark.
         self.start(["epmd", "-port", str(mapper), "-address", "127.0.0.1"], env)
         await self.until_open(mapper)
         self.start([SERVER], env)
@@ -108,8 +108,8 @@ class RabbitMQ(Peer):
 
     def version(self) -> str:
         found = [path.name for path in Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*")]
-        said = re.search(r"[\d.]+$", found[0]) if found else None
-        return said[0] if said else first_line([SERVER, "--version"])
+        found_version = re.search(r"[\d.]+$", found[0]) if found else None
+        return found_version[0] if found_version else first_line([SERVER, "--version"])
 
 
 class RabbitClient(Client):

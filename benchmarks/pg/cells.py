@@ -1,7 +1,7 @@
-"""The comparison: full cycles (push, pop, ack) a second, in every cell of backlog × batch × clients, in turns.
+"""Compares full cycles (push, pop, ack) per second in every cell of backlog × batch × clients; the systems take turns.
 
-With no backlog each visit has a database of its own. A backlog is filled once, and its database serves all cells: a
-cycle takes as many messages as it adds. A system that fails in a cell has an `error` there instead of a median.
+Without a backlog each round has a new database. A backlog is filled once, and its database serves all cells, because a
+cycle takes as many messages as it adds. If a system fails in a cell, its row has an `error` instead of a median.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 MOST_VISIT_S = 120
 WARM_SHARE = 0.2
 LONGEST = 5
-"""How many times its length a round may take until every client has had an answer."""
+"""The maximum length of a round that waits for a response to every client, relative to its normal length."""
 FINISH_S = 20.0
 
 
@@ -87,9 +87,9 @@ async def _visit(plan: Plan, databases: Databases, system: type[System], row: Ro
 
 
 async def rate(members: list[Any], batch: int, seconds: float, *, one_by_one: bool = False) -> float:
-    """Messages acked a second, once the clients are busy; calls cut by the two edges even out.
+    """Measure messages acked per second once the clients are busy. Calls cut by the two ends of the window even out.
 
-    `one_by_one`: a batch is pushed at once, and popped and acked in a loop.
+    With `one_by_one`, a batch is pushed in one call, and popped and acked in a loop.
     """
     done = [0] * len(members)
     stopping = False
@@ -111,7 +111,7 @@ async def rate(members: list[Any], batch: int, seconds: float, *, one_by_one: bo
         await _sleep(tasks, seconds * WARM_SHARE)
         before, begun = sum(done), perf_counter()
         await _sleep(tasks, seconds)
-        # Where a round is longer than the time, as many as there are clients' batches count.
+        # If calls take longer than the window, extend it until as many messages were acked as one batch per client.
         least = len(members) * (1 if one_by_one else batch)
         while sum(done) - before < least and perf_counter() - begun < LONGEST * seconds:
             await _sleep(tasks, 0.01)
@@ -127,7 +127,7 @@ async def rate(members: list[Any], batch: int, seconds: float, *, one_by_one: bo
 
 
 async def _sleep(tasks: list[asyncio.Task[None]], seconds: float) -> None:
-    """Until the time is over, or one of them has failed."""
+    """Sleep until the time is over or a task has failed."""
     ended, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
     for task in ended:
         task.result()

@@ -1,4 +1,4 @@
-"""Many messages through one queue: the rate of each tenth, without and with a transaction held open throughout."""
+"""Moves many messages through a queue and measures each tenth, without and with a transaction held open."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ async def churn(databases: Databases, systems: list[type[System]], messages: int
                     "aged_to_fresh": aged_to_fresh,
                 }
             )
-            told = f"{rows[-1]['tenths']}, {aged_to_fresh:.2f} of a fresh one"
-            say(f"churn {system.key}{', held' if held else ''}: {told}")
+            shown = f"{rows[-1]['tenths']}, {aged_to_fresh:.2f} of the rate of a new one"
+            say(f"churn {system.key}{', held' if held else ''}: {shown}")
     return rows
 
 
 @contextlib.contextmanager
 def held_transaction(url: str) -> Iterator[None]:
-    """One that has written, and sees the database as it was: nothing dead since can be cleaned away."""
+    """Hold a transaction open that has an old snapshot, so that VACUUM cannot remove any row that dies meanwhile."""
     with psycopg.connect(url) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT pg_current_xact_id(), count(*) FROM pg_class")
@@ -70,8 +70,10 @@ async def tenths(measured: System, messages: int) -> list[float]:
 
 
 async def in_turns(aged: System, fresh: System, messages: int) -> float:
-    """What the churned one does of what one does that was just made, a moment before and after: the first tenth was
-    minutes ago, and on another machine as far as its neighbours are concerned."""
+    """Compare the churned system with a new one in alternation, and return the ratio of their rates.
+
+    The first tenth is no basis for this, because the machine's speed changes within minutes.
+    """
     both = [await aged.connect(CLIENTS), await fresh.connect(CLIENTS)]
     try:
         pairs = [[await rate(members, messages) for members in both] for _ in range(TURNS)]

@@ -1,4 +1,4 @@
-"""One PostgreSQL for all systems, with its own default settings, and a database for each visit."""
+"""Runs one PostgreSQL with default settings for all systems, and creates a database per round."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psycopg
 from tests.postgres import Cluster
 
 SETTINGS = {"shared_buffers": "128MB", "max_connections": "200"}
-"""The first is PostgreSQL's default; the second has to hold a connection for each client."""
+"""The first is PostgreSQL's default; the second allows a connection per client."""
 
 
 class Databases:
@@ -33,7 +33,7 @@ class Databases:
         self._do(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def settle(self, name: str) -> None:
-        """As a database is that has been there for a while: statistics taken, pages on the disk."""
+        """Run VACUUM, ANALYZE and a checkpoint, so that the database is like one in long use."""
         with psycopg.connect(self.url(name), autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE")
             connection.execute("CHECKPOINT")

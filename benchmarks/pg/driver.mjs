@@ -1,4 +1,4 @@
-// Drives a queue of Node's world for the benchmark: a line of JSON in, [id, operation, argument], and one out,
+// Runs a Node queue for the benchmark. It reads lines of JSON, [id, operation, argument], and answers each with a line,
 // [id, result] or [id, null, error].
 import { createInterface } from "node:readline";
 
@@ -10,7 +10,7 @@ function reply(...line) {
   process.stdout.write(`${JSON.stringify(line)}\n`);
 }
 
-// Opens every connection of a pool, which would otherwise happen on the clock.
+// Opens every connection of a pool before the clock starts.
 function openAll(query) {
   return Promise.all(Array.from({ length: connections }, () => query("SELECT pg_sleep(0.2)")));
 }
@@ -40,7 +40,7 @@ async function graphileWorker() {
   const producer = await makeWorkerUtils({ pgPool: pool, logger });
   await producer.migrate();
   await openAll((sql) => pool.query(sql));
-  // A handler returns only when a client wants a message, so that a backlog stays as long as it is.
+  // A handler returns only when a client wants a message, so that a backlog keeps its size.
   const orders = [];
   const held = [];
   function match() {
@@ -63,7 +63,7 @@ async function graphileWorker() {
       match();
     });
   }
-  // As in its documentation on performance.
+  // These settings are from its documentation on performance.
   const worker = { concurrentJobs: 24, maxPoolSize: 25, localQueue: { size: 500 }, completeJobBatchDelay: 0 };
   const preset = { worker: { connectionString: url, logger, failJobBatchDelay: 0, ...worker } };
   const runner = works ? await run({ preset, taskList: { t: handle }, noHandleSignals: true }) : null;

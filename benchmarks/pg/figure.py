@@ -1,4 +1,4 @@
-"""The results as one figure: a panel for each backlog and batch, and one for the churn."""
+"""Draws the results as one figure: a panel for each backlog and batch, and one for the churn."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def draw(results: dict[str, Any], path: Path) -> None:
     for axes, (backlog, batch) in zip(panels, cells, strict=False):
         bars(axes, [row for row in rows if (row["backlog"], row["batch"]) == (backlog, batch)])
         waiting = f"{backlog:,} waiting" if backlog else "nothing waiting"
-        title(axes, f"Push + lease + ack, batch {batch}, {waiting}: messages a second")
+        title(axes, f"Push + lease + ack, batch {batch}, {waiting}: messages per second")
     if cells:
         panels[0].legend(fontsize=7.5, frameon=False, loc="upper left")
     if churned:
         lines(panels[len(cells)], churned)
-        title(panels[len(cells)], "Messages a second, by how many have passed through")
+        title(panels[len(cells)], "Messages per second, by number of messages so far")
     for axes in panels[count:]:
         axes.set_visible(False)
     figure.tight_layout(h_pad=2.5, w_pad=2.5)

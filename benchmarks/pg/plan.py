@@ -1,4 +1,4 @@
-"""How much is measured: everything, or enough for a look."""
+"""The sizes of the default run and of the quick run."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Plan:
     rounds: int = 3
     seconds: float = 3.0
     served: tuple[tuple[int, int], ...] = ((100, 1), (16, 10), (100, 10), (16, 100))
-    """Clients and batch over HTTP."""
+    """The numbers of clients and batch sizes over HTTP."""
     held_messages: int = 1_000_000
-    """At which memory is taken."""
+    """The backlog at which memory is measured."""
     polls: int = 1_000
-    """That wait at two servers."""
+    """The number of long polls at two servers."""
     queues: int = 10_000
-    """In one namespace."""
+    """The number of queues in one namespace."""
     churned: int = 2_000_000
 
 
@@ -44,7 +44,7 @@ QUICK = Plan(
 
 
 def choose(plan: Plan, only: list[str]) -> Plan:
-    """Sections and systems may be named in any mixture; what is not named is left out."""
+    """Keep only the named sections and systems; without names of a kind, keep all of that kind."""
     sections = tuple(name for name in SECTIONS if name in only) or plan.sections
     systems = tuple(BY_KEY[name] for name in BY_KEY if name in only) or plan.systems
     return replace(plan, sections=sections, systems=systems)

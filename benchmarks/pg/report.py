@@ -1,4 +1,4 @@
-"""The results as Markdown."""
+"""Formats the results as Markdown."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def about(results: dict[str, Any]) -> str:
         f"{machine['date']}, {machine['cores']} cores ({machine['processor']}), {machine['memory_gib']} GiB, "
         f"{machine['filesystem']}, Python {machine['python']}, PostgreSQL {machine['postgres']} with its defaults "
         "(fsync and synchronous_commit on, 128 MB of buffers), "
-        f"load {machine['load_before']} when it began. 200-byte messages. "
+        f"load average {machine['load_before']} at the start. 200-byte messages. "
         f"Medians of {settings['rounds']} rounds of {settings['round_s']} s, in which the systems take turns; "
-        "the generator, one process, and the database share all cores. "
+        "the load generator (one process) and the database share all cores. "
         f"The run took {machine['run_s']} s."
     )
 
@@ -62,7 +62,7 @@ def how(systems: list[Row]) -> list[str]:
 
 
 def compare(rows: list[Row]) -> list[str]:
-    parts = ["## Full cycles: messages pushed, leased and acked a second"]
+    parts = ["## Full cycles: messages pushed, leased and acked per second"]
     for backlog in unique(rows, "backlog"):
         part = [row for row in rows if row["backlog"] == backlog]
         columns = list(product(unique(part, "batch"), unique(part, "clients")))
@@ -118,14 +118,14 @@ def target(rows: list[Row]) -> list[str]:
     if not direct:
         return []
     return [
-        f"100 clients, one by one, straight on the database: {direct:,.0f} a second; the target, over "
-        f"{DIRECT_LEAST:,}, {met(direct > DIRECT_LEAST)}."
+        f"100 clients, one by one, without a server: {direct:,.0f} per second; the target of over "
+        f"{DIRECT_LEAST:,} {met(direct > DIRECT_LEAST)}."
     ]
 
 
 def met(is_met: bool, complete: bool = True) -> str:
     if not complete:
-        return "is not judged at this smaller size"
+        return "is not checked at this smaller size"
     return "is met" if is_met else "is MISSED"
 
 
@@ -135,12 +135,12 @@ def served(rows: list[Row], memory: Row) -> list[str]:
     total = (memory["server_bytes"] + memory["database_bytes"]) / 1e6
     parts = f"{memory['server_bytes'] / 1e6:,.0f} MB + {memory['database_bytes'] / 1e6:,.0f} MB"
     return [
-        "## Through the server, over HTTP, with its journal",
+        "## Server over HTTP with a journal",
         table(["Penstock", "msg/s"], lines),
-        f"The best of batch {SERVED_BATCH} and more is {best:,.0f} a second; the target, over {SERVED_LEAST:,}, "
-        f"{met(best > SERVED_LEAST)}.",
+        f"The best rate with batch {SERVED_BATCH} or more is {best:,.0f} per second; the target of over "
+        f"{SERVED_LEAST:,} {met(best > SERVED_LEAST)}.",
         f"Memory of the server and the database at {memory['messages']:,} messages (proportional set; shared pages "
-        f"count once): {parts} = {total:,.0f} MB; the target, under {MEMORY_MB_MOST} MB, "
+        f"count once): {parts} = {total:,.0f} MB; the target of under {MEMORY_MB_MOST} MB "
         f"{met(total < MEMORY_MB_MOST, memory['messages'] >= MILLION)}.",
     ]
 
@@ -151,25 +151,25 @@ def fleet(polls: Row, queues: list[Row]) -> list[str]:
     quick = queues[0]["p99_ms"] < POP_MS_MOST
     return [
         "## Two servers, and many queues",
-        f"{polls['polls']:,} long polls at two servers on one database, and as many messages, pushed at both in turn: "
-        f"answered {polls['p50_ms']:.1f} ms after the push was sent (p50), {polls['p99_ms']:.1f} (p99), "
-        f"{polls['most_ms']:.1f} at most; {polls['unanswered']} not answered, {polls['to_two']} messages to two. "
-        f"The target, all under {ANSWER_MS_MOST} ms and none to two, "
+        f"{polls['polls']:,} long polls at two servers on one database, and as many messages, pushed to both in turn: "
+        f"delivered {polls['p50_ms']:.1f} ms after the push was sent (p50), {polls['p99_ms']:.1f} (p99), "
+        f"{polls['most_ms']:.1f} at most; {polls['unanswered']} not delivered, {polls['to_two']} delivered twice. "
+        f"The target of all under {ANSWER_MS_MOST} ms and none twice "
         f"{met(all_in_time and not polls['to_two'], polls['polls'] >= THOUSAND)}.",
         f"{queues[0]['queues']:,} queues in a namespace, one busy; a pop over the namespace, ms:",
         table(["", "p50", "p99", "most"], lines),
-        f"The target, a p99 under {POP_MS_MOST} ms, {met(quick, queues[0]['queues'] >= 10 * THOUSAND)}.",
+        f"The target of a p99 under {POP_MS_MOST} ms {met(quick, queues[0]['queues'] >= 10 * THOUSAND)}.",
     ]
 
 
 def wakes(row: Row) -> list[str]:
     few = row["leases"] <= LEASES_A_PUSH_MOST * row["queues"]
     return [
-        f"{row['queues']:,} queues, each waited for at one of two brokers, and a push to each at the other: answered "
-        f"{row['p50_ms']:.1f} ms after the push was answered (p50), {row['p99_ms']:.1f} (p99; the pushes themselves "
-        f"took {row['push']['p99_ms']:.1f}), {row['most_ms']:.1f} at "
-        f"most, with {row['leases']:,} leases. The target, a p99 under {WAKE_MS_MOST} ms and at most "
-        f"{LEASES_A_PUSH_MOST} leases a push, {met(few and row['p99_ms'] < WAKE_MS_MOST, row['queues'] >= THOUSAND)}.",
+        f"{row['queues']:,} queues, each with a long poll at one of two brokers, and a push to each at the other: "
+        f"delivered {row['p50_ms']:.1f} ms after the push returned (p50), {row['p99_ms']:.1f} (p99; the pushes "
+        f"themselves took {row['push']['p99_ms']:.1f}), {row['most_ms']:.1f} at "
+        f"most, with {row['leases']:,} leases. The target of a p99 under {WAKE_MS_MOST} ms and at most "
+        f"{LEASES_A_PUSH_MOST} leases per push {met(few and row['p99_ms'] < WAKE_MS_MOST, row['queues'] >= THOUSAND)}.",
     ]
 
 
@@ -185,9 +185,9 @@ def churn(rows: list[Row]) -> list[str]:
     beside = min((row["aged_to_fresh"] for row in rows if row["system"] == "penstock"), default=0.0)
     return [
         f"## {count:,} messages through one queue, 4 clients, 100 at a time",
-        table(["msg/s in each tenth", *map(str, range(1, 11)), "last / first", "then / fresh"], lines),
-        f"Penstock's last tenth is at least {worst:.2f} of its first; the target, {LAST_TO_FIRST_LEAST}, {judged}. "
-        f"In turns with a database that was just made, it then does at least {beside:.2f} of what that does.",
+        table(["msg/s in each tenth", *map(str, range(1, 11)), "last / first", "churned / new"], lines),
+        f"Penstock's last tenth is at least {worst:.2f} of its first; the target of {LAST_TO_FIRST_LEAST} {judged}. "
+        f"In alternation with a new database, the churned one then reaches at least {beside:.2f} of its rate.",
     ]
 
 

@@ -1,7 +1,7 @@
-"""Penstock's server on PostgreSQL, over plain HTTP, its journal on: full cycles a second, and memory.
+"""Measures Penstock's server on PostgreSQL over plain HTTP with a journal: full cycles per second, and memory.
 
-Memory is the proportional set of the server and of all processes of the database: pages that several share, as those of
-the database's buffers, count once.
+Memory is the proportional set size of the server and of all database processes, in which shared pages, such as the
+database's buffers, count once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FILL_STEP = 1_000
 
 
 class Served(PenstockHttp):
-    """`penstock serve --store postgresql://…`, as its users start it."""
+    """Runs `penstock serve --store postgresql://…`."""
 
     url = ""
 
@@ -41,7 +41,7 @@ class Served(PenstockHttp):
 
 
 class Member:
-    """As the cells want a client."""
+    """Adapts an HTTP client to the cells."""
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client
@@ -81,7 +81,7 @@ async def serve(plan: Plan, databases: Databases, root: Path) -> tuple[list[Row]
 
 
 async def hold(server: Served, databases: Databases, messages: int) -> Row:
-    """What it takes to hold many messages, after they came and some went."""
+    """Measure the memory for a large backlog, after its messages were pushed and some were acked."""
     (user,) = await server.connect("q", 1)
     member = Member(user)  # type: ignore[arg-type]
     for _ in range(0, messages, FILL_STEP):

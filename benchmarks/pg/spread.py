@@ -1,4 +1,4 @@
-"""How a set of times is spread."""
+"""Summarizes a list of times by percentiles."""
 
 from __future__ import annotations
 

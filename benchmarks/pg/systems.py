@@ -1,7 +1,7 @@
-"""The systems: Penstock's SDK straight on the database, and its peers, each through its own client.
+"""The measured systems: Penstock's SDK on the database without a server, and its peers, each through its own client.
 
-Clients of the peers have a connection each, on which every call is one transaction; that is the fastest way each of
-them documents. Penstock's callers share one client, as in a user's program.
+Each client of a peer has its own connection, on which every call is one transaction, the fastest way that each peer
+documents. Penstock's callers share one client, as in a real program.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Penstock(System):
 
 
 class PenstockJournal(Penstock):
-    """With a journal, as a server has by default: every change is an event, recorded in the same transaction."""
+    """Penstock with a journal, as servers have by default: every change records an event in the same transaction."""
 
     key, label = "penstock-journal", "Penstock, journal on"
 
@@ -88,7 +88,7 @@ class Pgmq(System):
         from pgmq.async_queue import PGMQueue
 
         self._connections = [await asyncpg.connect(self.url) for _ in range(clients)]
-        queue = PGMQueue(pool=self, init_extension=False, vt=LEASE_S)  # Given a connection, it asks no pool for one.
+        queue = PGMQueue(pool=self, init_extension=False, vt=LEASE_S)  # It uses no pool if it gets a connection.
         return [PgmqClient(queue, connection) for connection in self._connections]
 
     async def close(self) -> None:
@@ -99,7 +99,7 @@ class Pgmq(System):
         import psycopg
 
         with psycopg.connect(self.url) as connection:
-            # The array depends on the number, so that each is a call of its own.
+            # The array depends on `number`, so that PostgreSQL calls the function once per row.
             sql = """SELECT count(*) FROM generate_series(1, %s) AS number,
                      LATERAL pgmq.send_batch('q', array_fill(%s::jsonb, ARRAY[1000 + 0 * number]))"""
             connection.execute(sql, (count // 1000, f'{{"p": "{text(PAYLOAD_BYTES - 9)}"}}'))
@@ -200,7 +200,7 @@ class Procrastinate(System):
         from procrastinate import App, PsycopgConnector
         from psycopg_pool import AsyncConnectionPool
 
-        # A pool of one's own is neither asked whether its connections live nor begins a transaction for each call.
+        # Our own pool does not check its connections and does not begin a transaction for each call.
         settings = {"autocommit": True}
         self._pool = AsyncConnectionPool(self.url, min_size=clients, max_size=clients, kwargs=settings, open=False)
         await self._pool.open(wait=True)

@@ -1,4 +1,4 @@
-"""Many queues, each waited for at one of two brokers on one database: how soon a push is answered, and at what cost."""
+"""Measures wakeups between two brokers on one database: a long poll at one for each queue, and pushes at the other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT_MS = 60_000
 
 
 class Counting(Broker):
-    """Counts its leases, also those that find nothing."""
+    """Counts its leases, including those that find no message."""
 
     def __init__(self, url: str) -> None:
         super().__init__(PostgresStore(url))
@@ -53,7 +53,7 @@ async def wakes(databases: Databases, count: int) -> Row:
 
 
 async def _measure(brokers: list[Counting], names: list[str]) -> Row:
-    """A push to each queue, at the broker where nobody waits for it."""
+    """Push to each queue at the broker that does not have its long poll."""
     for first in range(0, len(names), MADE_AT_ONCE):
         made = names[first : first + MADE_AT_ONCE]
         brokers[0].store.apply([Configure(queue=name, changes={}, create=QueueOptions()) for name in made])

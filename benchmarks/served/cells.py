@@ -1,7 +1,7 @@
-"""The comparison: each system in every cell of clients × batch, in turns, with push, pop+ack and cycle.
+"""Compares push, pop+ack and the full cycle in every cell of clients × batch; the systems take turns.
 
-The push phase fills the queue that the pop+ack phase empties; the cycle has a queue of its own. A system that
-fails in a cell has an `error` there instead of a median, and the run goes on.
+The push phase fills the queue that the pop+ack phase empties; the cycle has its own queue. If a system fails in a cell,
+its row has an `error` instead of a median, and the run continues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .load import OPERATIONS, Load, Measured, fill
 from .plan import Plan
 
 Row = dict[str, Any]
-# Each client finds at least this many calls' worth of messages waiting.
+# The minimum backlog for pop+ack, in calls per client.
 LEAST_CALLS = 3
 MOST_VISIT_S = 90
 NUMBERS = ("per_s", "p50_ms", "p99_ms", "pop_p50_ms", "pop_p99_ms", "generator_cpu", "server_cpu")
@@ -65,7 +65,7 @@ async def _turn(plan: Plan, system: Peer, clients: int, batch: int, rows: dict[s
     except Exception as problem:
         reason = f"{type(problem).__name__}: {problem}"
         say(f"  {system.label}: {reason}")
-        # The phases that this round had finished keep their figures.
+        # The phases that were complete in this round keep their results.
         for row in rows.values():
             if len(row["rounds"]) == before:
                 row["error"] = reason
@@ -73,7 +73,7 @@ async def _turn(plan: Plan, system: Peer, clients: int, batch: int, rows: dict[s
 
 
 async def visit(plan: Plan, system: Peer, clients: int, batch: int, rows: dict[str, Row]) -> None:
-    """One round of the three phases; pages that the one before left unwritten are not paid for by this one."""
+    """Run one round of the three phases, after a sync so that it does not write dirty pages of the previous round."""
     await system.fresh()
     await asyncio.to_thread(os.sync)
     data = texts(batch)
@@ -100,7 +100,7 @@ def rounded(measured: Measured) -> Row:
 
 
 def settle(row: Row) -> Row:
-    """Medians over the rounds, beside the rounds themselves."""
+    """Add the medians of the rounds to the row."""
     for name in NUMBERS:
         values = [one[name] for one in row["rounds"] if one[name] is not None]
         row["median" if name == "per_s" else name] = round(median(values), 3) if values else None

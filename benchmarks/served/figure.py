@@ -1,4 +1,4 @@
-"""The comparison as one figure: a panel for each batch and operation and for the worker loop, bars by clients."""
+"""Draws the comparison as one figure: a panel for each batch and operation and for the worker loop, bars by clients."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def draw(rows: list[Row], loops: list[Row], path: Path) -> None:
     ]
     if loops:
         panels.append(("worker loop, one by one", loops))
-    # The last place is the legend's.
+    # The last panel contains the legend.
     lines = -(-(len(panels) + 1) // COLUMNS)
     figure, grid = plt.subplots(lines, COLUMNS, figsize=(5.6 * COLUMNS, 4.2 * lines), squeeze=False)
     for (name, part), axes in zip(panels, grid.flat, strict=False):
         panel(axes, part)
-        axes.set_title(f"{name}: messages a second", fontsize=10, fontweight="bold", loc="left")
+        axes.set_title(f"{name}: messages per second", fontsize=10, fontweight="bold", loc="left")
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_axis_off()
     handles = dict(zip(*reversed(grid.flat[0].get_legend_handles_labels()), strict=True))

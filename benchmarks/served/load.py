@@ -1,8 +1,7 @@
-"""The load: concurrent clients repeat one operation, and a window of that steady state is counted.
+"""Generates the load: concurrent clients repeat one operation, and a window of the steady state is counted.
 
-Messages are counted as they become safe (or are acked) inside the window; the clients are busy before it opens
-and after it closes, so that calls cut by its two edges even out. Only the queue's user is here: what a call
-means to each system is in `peers`.
+A message counts if it becomes durable (or is acked) within the window. The clients are busy before and after it, so
+that calls cut by its two ends even out. The calls themselves are in `peers`.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ OPERATIONS: tuple[Operation, ...] = ("push", "pop+ack", "cycle")
 LOOK_S = 0.005
 FINISH_S = 20.0
 CUT_OFF_S = 1.0
-# A window lasts until each client has had an answer, but no longer than this.
+# A window lasts until each client has received a response, but no longer than this.
 MOST_WINDOW_S = 15.0
-# With fewer calls than this to each client, the edges of a window say more than its middle: count it all.
+# With fewer calls per client than this, the ends of a window would dominate, so the whole run is counted.
 FEW_CALLS = 8
 
 
@@ -53,8 +52,8 @@ class Measured:
 class Load:
     """Repeat `operation` on every client.
 
-    `most` is how many messages wait, for loads that only take. With `pace_s`, each client begins a call that often
-    instead of at once after the last.
+    `most` is the backlog, for loads that only pop. With `pace_s`, each client begins a call at this interval instead of
+    immediately after the last one.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Load:
         return sum(client.acked for client in self.clients)
 
     async def step(self, client: Client) -> bool:
-        """Whether messages moved."""
+        """Run the operation once; return True if messages moved."""
         if self.operation != "pop+ack":
             await client.push(self.batch)
         if self.operation == "push":
@@ -95,7 +94,7 @@ class Load:
         return True
 
     def _claim(self) -> bool:
-        """Whether as much as a batch is certain to be there: nobody polls an empty queue on the clock."""
+        """Claim a batch of the backlog; return False if too little is left, so that no client polls an empty queue."""
         if self.left is None:
             return True
         self.left -= len(self.batch)
@@ -117,7 +116,7 @@ class Load:
             self.over.set()
 
     async def run(self, window: Window, peer: Peer) -> Measured:
-        """Measure one window. Calls under way may end after it; those that take are cut off soon."""
+        """Measure one window. Calls in flight may end after it; pops are cancelled soon."""
         gc.collect()
         few = self.most is not None and self.most < FEW_CALLS * len(self.clients) * len(self.batch) and not peer.loops
         tasks = [asyncio.create_task(self._client(client)) for client in self.clients]
@@ -150,7 +149,7 @@ class Load:
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
         self.stopping = True
-        # What a push leaves half done would be missing, or too much, when the messages are taken.
+        # A push must not be cancelled halfway, because the backlog would then have an unknown size.
         await asyncio.wait(tasks, timeout=FINISH_S if self.operation == "push" else CUT_OFF_S)
         for task in tasks:
             task.cancel()
@@ -180,14 +179,14 @@ class Meter:
 
 
 def spread(values: list[float]) -> tuple[float | None, float | None]:
-    """The median and the 99th percentile."""
+    """Return the median and the 99th percentile."""
     if len(values) < 2:
         return (values[0], values[0]) if values else (None, None)
     return median(values), quantiles(values, n=100, method="inclusive")[98]
 
 
 async def fill(clients: list[Client], batch: list[str], count: int, *, most_s: float = math.inf) -> None:
-    """Push `count` messages, in whole batches, off the clock; fewer if that takes longer than `most_s`."""
+    """Push `count` messages in whole batches, or fewer if that takes longer than `most_s`; this is not timed."""
     left, until = -(-count // len(batch)), perf_counter() + most_s
 
     async def some(client: Client) -> None:
@@ -200,7 +199,7 @@ async def fill(clients: list[Client], batch: list[str], count: int, *, most_s: f
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """All of them; the first that fails cancels the rest."""
+    """Run all coroutines concurrently; the first failure cancels the others."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one) for one in coroutines]
     return [task.result() for task in tasks]

@@ -1,4 +1,4 @@
-"""How much is measured: the sizes of the default run and of the quick one."""
+"""The sizes of the default run and of the quick run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Plan:
     clients: tuple[int, ...] = (1, 8, 64)
     batches: tuple[int, ...] = (1, 100)
     workers: tuple[int, ...] = (1, 8)
-    waiting: int = 60_000  # for the workers
+    waiting: int = 60_000  # backlog for the workers
     promise_window: Window = PROMISE_WINDOW
     promise_rounds: int = 3
     long_polls: int = 300
@@ -47,7 +47,7 @@ QUICK = replace(
 
 
 def choose(plan: Plan, only: list[str]) -> Plan:
-    """Keep the named sections and the named systems; naming none of a kind keeps them all."""
+    """Keep only the named sections and systems; without names of a kind, keep all of that kind."""
     sections = tuple(name for name in plan.sections if name in only)
     systems = tuple(system for system in plan.systems if system.key in only)
     return replace(plan, sections=sections or plan.sections, systems=systems or plan.systems)

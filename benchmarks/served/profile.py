@@ -1,4 +1,4 @@
-"""Where the server's time goes: py-spy looks at it from outside while a load runs."""
+"""Profiles the server with py-spy while a load runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .load import Load, Window
 
 LINES = 20
 PER_S = 200
-# Its own loop is where a thread waits for work.
+# Functions in which an idle thread waits for work.
 WAITING = ("_worker", "Writer._work")
 FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*?)(:\d+)?\)$")
 
 
 async def profile(seconds: int, server: Peer, clients: int) -> list[dict[str, Any]]:
-    """The functions with the largest share of the samples, under cycles of single messages."""
+    """Return the functions with the largest share of the samples during cycles of single messages."""
     program = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
     if not program:
         say("  no profile: py-spy is not installed")
@@ -58,15 +58,15 @@ async def _record(program: str, seconds: int, server: Peer) -> list[dict[str, An
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
-    _, said = await process.communicate()
+    _, output = await process.communicate()
     if process.returncode or not out.exists():
-        say(f"  no profile: {said.decode(errors='replace').strip()[-200:]}")
+        say(f"  no profile: {output.decode(errors='replace').strip()[-200:]}")
         return []
     return shares(out.read_text())
 
 
 def shares(text: str) -> list[dict[str, Any]]:
-    """By the innermost Python function, to which the C code that it calls counts too."""
+    """Return the share of samples by innermost Python function, including the C code that it calls."""
     counts: Counter[tuple[str, str]] = Counter()
     for line in text.splitlines():
         stack, _, count = line.rpartition(" ")

@@ -1,7 +1,7 @@
-"""What Penstock promises of itself, each figure with its target: rates, latencies, memory, flatness.
+"""Measures Penstock against its own targets: rates, latencies, memory, and the effect of a backlog.
 
-Every figure is a row with `value`, `target` and `met`; `met` is None where nothing is promised, or where a
-smaller run cannot judge it.
+Every result is a row with `value`, `target` and `met`; `met` is None if there is no target, or if a smaller run cannot
+check it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ IDLE_WAIT_MS = 60_000
 
 
 async def promises(plan: Plan, root: Path, cores: set[int] | None) -> tuple[list[Row], list[Row]]:
-    """The rows, and the profile of the server under single messages. A part that fails leaves the others standing."""
+    """Return the rows, and the profile of the server under single messages. If a part fails, the others still run."""
     if why := PenstockHttp.missing():
         say(f"promises: skipped, {why}")
         return [], []
@@ -84,7 +84,7 @@ def rate_row(name: str, measured: Measured, judged: bool) -> Row:
 async def cycles(
     plan: Plan, server: Peer, clients: int, batch: int, *, rounds: int = 1, pace_s: float | None = None
 ) -> Measured:
-    """The median round by messages a second."""
+    """Return the median round by messages per second."""
     found: list[Measured] = []
     for _ in range(rounds):
         await server.fresh()
@@ -113,7 +113,7 @@ async def _rates(plan: Plan, server: Peer) -> list[Row]:
 
 
 def _pop_row(name: str, found: list[Measured], judged: bool) -> Row:
-    """At half of what is promised, and, for the curious, at half of what it could do just now."""
+    """Return the row of a pop's p99 at a paced load; only the load at half the target rate is checked."""
     found.sort(key=lambda measured: measured.pop_p99_ms or 0)
     middle = found[len(found) // 2]
     p99 = middle.pop_p99_ms
@@ -127,7 +127,7 @@ def _pop_row(name: str, found: list[Measured], judged: bool) -> Row:
 
 
 async def _sdk(plan: Plan, server: Peer) -> list[Row]:
-    """Client and server work in turns here, each for a whole core: how fast that core is just now shows most."""
+    """Measure the SDK in many rounds: client and server alternate on a core, so its current speed matters most."""
     try:
         found = [await cycles(plan, server, CALLERS, 1) for _ in range(SDK_ROUNDS * plan.promise_rounds)]
     finally:
@@ -139,7 +139,7 @@ async def _sdk(plan: Plan, server: Peer) -> list[Row]:
 
 
 async def _waiting(plan: Plan, server: PenstockHttp) -> list[Row]:
-    """Long polls: how soon they are answered, and what a thousand that wait for nothing cost."""
+    """Measure the response time of long polls, and the memory of a thousand idle ones."""
     await server.fresh()
     await server.create("busy")
     await server.create("idle")
@@ -197,7 +197,7 @@ async def _answers_ms(plan: Plan, server: PenstockHttp) -> list[float]:
 
 
 async def _flatness(plan: Plan, small: PenstockHttp, big: PenstockHttp) -> list[Row]:
-    """Cycles over a backlog keep its size; the two servers take turns."""
+    """Compare cycles over a small and a large backlog; the two servers take turns, and cycles keep the backlog."""
     found: dict[Peer, list[Measured]] = {small: [], big: []}
     users: dict[Peer, list[Client]] = {}
     try:
@@ -208,7 +208,7 @@ async def _flatness(plan: Plan, small: PenstockHttp, big: PenstockHttp) -> list[
             await fill(fillers, texts(1_000), count)
             await close_all(fillers)
         for server in found:
-            # Not before: the server closes connections that are idle while the other one is filled.
+            # Connects only now, because a server closes connections that are idle while the other one is filled.
             users[server] = await server.connect("flat", 8)
         for _ in range(max(plan.promise_rounds, 2)):
             for server in found:

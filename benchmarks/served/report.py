@@ -1,4 +1,4 @@
-"""The results as Markdown. JSON is written by the embedded benchmark's `as_json`."""
+"""Formats the results as Markdown. The embedded benchmark's `as_json` writes the JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from peers import OURS, PEERS, Peer
 
 Row = dict[str, Any]
 BY_KEY: dict[str, type[Peer]] = {system.key: system for system in PEERS}
-# Above this share of its core the generator, not the server, may be what limits a cell.
+# Above this share of its core, the load generator may be the limit of a cell instead of the server.
 BUSY = 0.9
 MARKS = f"ᵍ the load generator used more than {BUSY:.0%} of its core: the client library is the limit."
 
@@ -37,9 +37,9 @@ def about(results: dict[str, Any]) -> str:
     machine, settings = results["machine"], results["settings"]
     return (
         f"{machine['date']}, {machine['cores']} cores ({machine['processor']}), {machine['memory_gib']} GiB, "
-        f"{machine['filesystem']}, Python {machine['python']}, load {machine['load_before']} when it began. "
-        f"200-byte messages. Medians of {settings['rounds']} rounds of {settings['window_s']} s a phase, in which the "
-        f"systems take turns; the whole run took {machine['run_s']} s. {settings['cores']}"
+        f"{machine['filesystem']}, Python {machine['python']}, load average {machine['load_before']} at the start. "
+        f"200-byte messages. Medians of {settings['rounds']} rounds of {settings['window_s']} s per phase, in which "
+        f"the systems take turns; the whole run took {machine['run_s']} s. {settings['cores']}"
     )
 
 
@@ -57,7 +57,7 @@ def how(systems: list[Row]) -> list[str]:
 
 
 def words(header: list[str], lines: list[list[str]]) -> str:
-    """A table of text rather than of numbers."""
+    """Format a table of text instead of numbers."""
     return table(header, lines).replace("---:", "---")
 
 
@@ -72,8 +72,7 @@ def compare(rows: list[Row]) -> list[str]:
 
 def workers(rows: list[Row]) -> list[str]:
     text = (
-        "Messages handled one by one a second, by workers that each have a connection of their own and do nothing with "
-        "a message but acknowledge it."
+        "Messages handled one by one per second. Each worker has its own connection and only acknowledges the messages."
     )
     lines = [[label(key), str(BY_KEY[key].worker_form)] for key in unique(rows, "system")]
     parts = ["## Worker loop", text, words(["system", "loop"], lines), rates(rows), usage(rows)]
@@ -81,10 +80,10 @@ def workers(rows: list[Row]) -> list[str]:
 
 
 def usage(rows: list[Row]) -> str:
-    """The processor time of a message, which says more than the rate where the generator is the limit."""
+    """Format the CPU time per message, which says more than the rate if the generator is the limit."""
     columns, found = columns_of(rows), found_of(rows)
     lines = [[label(key), *(cost(found.get((key, *column))) for column in columns)] for key in unique(rows, "system")]
-    return table(["µs a message, client + server", *heading(columns)], lines)
+    return table(["µs per message, client + server", *heading(columns)], lines)
 
 
 def cost(row: Row | None) -> str:
@@ -158,7 +157,7 @@ def place(row: Row) -> str:
 
 
 def verdict(cells: list[Row], loops: list[Row]) -> list[str]:
-    """Ahead of each peer at batch 100, at 64 clients and in worker loops; the best of Penstock's clients counts."""
+    """Compare the best of Penstock's clients with each peer at batch 100, at 64 clients and in worker loops."""
     judged_rows = [row for row in cells if row["batch"] == 100 or row["clients"] == 64] + loops
     ours: dict[str, float] = {}
     for row in judged_rows:
@@ -185,13 +184,13 @@ def verdict(cells: list[Row], loops: list[Row]) -> list[str]:
 
 def promises(rows: list[Row]) -> list[str]:
     lines = [[row["name"], amount(row), row["target"] or "–", judgement(row), row["note"]] for row in rows]
-    return ["## What Penstock promises", words(["Penstock alone", "measured", "target", "verdict", ""], lines)]
+    return ["## Penstock's own targets", words(["Penstock alone", "measured", "target", "verdict", ""], lines)]
 
 
 def judgement(row: Row) -> str:
     if not row["target"]:
         return "–"
-    return {True: "met", False: "**NOT met**", None: "not judged at this size"}[row["met"]]
+    return {True: "met", False: "**NOT met**", None: "not checked at this size"}[row["met"]]
 
 
 def amount(row: Row) -> str:

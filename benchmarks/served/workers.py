@@ -1,7 +1,7 @@
-"""The worker loop: messages handled one by one a second, by workers that each have a connection of their own.
+"""Measures worker loops: messages per second that workers with their own connections handle one by one.
 
-The messages wait in the queue; they are pushed off the clock. A window of the steady state is counted, as for the other
-operations. It ends early where fewer messages wait than it could handle.
+The messages are pushed before the clock starts. A window of the steady state is counted, as for the other operations;
+it ends early if the backlog is too small for it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Row = dict[str, Any]
 OPERATION = "worker loop"
 FILLERS = 8
 FILL_BATCH = 100
-# A system that syncs every message by itself takes long to fill. As it also acks slowly, fewer messages are enough.
+# A system that syncs each message separately takes long to fill, but also acks slowly, so fewer messages are enough.
 MOST_FILL_S = 15.0
 MOST_VISIT_S = 90
-# The window closes before the last messages, which a worker may have taken while the others find nothing.
+# The window ends before the last messages, which one worker may hold while the others find none.
 COUNTED_SHARE = 0.9
 
 
