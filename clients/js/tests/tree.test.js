@@ -152,7 +152,7 @@ test('a consumer completes handled messages and fails the others', async () => {
   assert.deepEqual(handled.sort(), [1, 2, 3])
 })
 
-test('consume accepts its handler as in Queen's client', async () => {
+test('consume accepts its handler as the Queen client does', async () => {
   const ns = newName()
   const handled = []
   const handler = ({ payload }) => handled.push(payload)
