@@ -37,8 +37,8 @@ MODES = ("off", "meta", "full")
 TARGETS = {"meta": 0.92, "full": 0.85}
 SERVED = ((8, 10), (8, 100), (64, 1))
 EMBEDDED = (1, 10, 100)
+# The duration of a turn, which is short so that changes of the machine's speed affect all three modes alike.
 SECONDS = 0.5
-"""The duration of a turn, which is short so that changes of the machine's speed affect all three modes alike."""
 BODY = b"x" * 200
 Row = dict[str, Any]
 

@@ -20,10 +20,10 @@ from penstock.pipeline.runtime.session import open_session
 
 COLUMNS = "queue string, kind string, at timestamp, body binary"
 ORDER = "struct<customer: string, amount: double>"
+# A session ends after this long without an order.
 GAP = "30 minutes"
-"""A session ends after this long without an order."""
+# Events that arrive later than this after newer ones are ignored.
 LATE = "5 minutes"
-"""Events that arrive later than this after newer ones are ignored."""
 LARGE = 1_000.0
 
 

@@ -55,8 +55,8 @@ SHOTS = {
     "dead-letters": "dead/media%2Fvideo%2Fencode",
     "stream": "stream/clicks",
 }
+# The color schemes of each screen; the other screens are shown only in light. These two also get a narrow version.
 SCHEMES = {"overview": ("light", "dark"), "queues": ("light", "dark")}
-"""The color schemes of each screen; the other screens are shown only in light. These two also get a narrow version."""
 
 
 class SetClock:

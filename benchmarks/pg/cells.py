@@ -22,8 +22,8 @@ from .plan import Plan
 Row = dict[str, Any]
 MOST_VISIT_S = 120
 WARM_SHARE = 0.2
+# The maximum length of a round that waits for a response to every client, relative to its normal length.
 LONGEST = 5
-"""The maximum length of a round that waits for a response to every client, relative to its normal length."""
 FINISH_S = 20.0
 
 

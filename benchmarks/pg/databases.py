@@ -8,8 +8,8 @@ import psycopg
 
 from tests.postgres import Cluster
 
+# The first is PostgreSQL's default; the second allows a connection per client.
 SETTINGS = {"shared_buffers": "128MB", "max_connections": "200"}
-"""The first is PostgreSQL's default; the second allows a connection per client."""
 
 
 class Databases:

@@ -19,6 +19,7 @@ from tests.integration.serving import Client, Running, running
 
 MARKUP = '<img src=x onerror="window.hurt=1"><script>window.hurt=1</script>&lt;b&gt;'
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
+# Each screen, with a selector that matches once it is rendered.
 PLACES = {
     "overview": ".chart canvas",
     "overview?span=5m": ".chart canvas",
@@ -34,7 +35,6 @@ PLACES = {
     "workers": "tbody tr",
     "pipeline": ".empty",
 }
-"""Each screen, with a selector that matches once it is rendered."""
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tests.crash.workers import LEASE_SECONDS
 
+# The tolerance for timestamps, which each process rounds to milliseconds.
 CLOCK_MS = 2
-"""The tolerance for timestamps, which each process rounds to milliseconds."""
 COLUMNS = ("attempted", "acknowledged", "lost", "duplicated", "recovered", "unexpected")
 
 

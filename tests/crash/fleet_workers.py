@@ -13,8 +13,8 @@ from tests.crash.fleet_accounting import Delivery, FleetLedger
 from tests.crash.workers import LEASE_SECONDS, MANY, now_ms
 
 QUEUE = "q"
+# Shorter than a lease, so that no other consumer can ack a message while its first ack is retried.
 RETRY_SECONDS = 3
-"""Shorter than a lease, so that no other consumer can ack a message while its first ack is retried."""
 PAUSE_SECONDS = 0.05
 
 

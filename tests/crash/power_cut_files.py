@@ -23,8 +23,8 @@ class PowerCutFiles(Files):
         self._folder = folder
         self._chance = chance
         self._synced = {path.stat().st_ino: path.read_bytes() for path in folder.iterdir()}
+        # The changes of names that are not synced yet, each with a function that undoes it.
         self._names: list[tuple[Path, Callable[[], None]]] = []
-        """The changes of names that are not synced yet, each with a function that undoes it."""
         self.operations_left: int | None = None
         """The number of operations until the power cut."""
 

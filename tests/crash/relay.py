@@ -15,8 +15,8 @@ from tests.tasks import end
 
 SOCKET = ".s.PGSQL.5432"
 CHUNK = 1 << 16
+# The SO_LINGER value that makes `close` send a RST.
 RESET = struct.pack("ii", 1, 0)
-"""The SO_LINGER value that makes `close` send a RST."""
 
 
 class Relay:

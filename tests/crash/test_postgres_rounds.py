@@ -11,8 +11,8 @@ import pytest
 
 from tests.crash.fleet_accounting import Delivery, FleetLedger, Kept
 
+# One round for each kind of fault.
 ROUNDS = 6
-"""One round for each kind of fault."""
 
 
 @pytest.mark.timeout(400)

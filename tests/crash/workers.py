@@ -18,8 +18,8 @@ from pathlib import Path
 from penstock import LeaseLost, LiteQueue, Message
 
 LEASE_SECONDS = 6
+# Too many for any message to become a dead letter, which the checker would mistake for a lost message.
 MAX_RETRIES = 900
-"""Too many for any message to become a dead letter, which the checker would mistake for a lost message."""
 MANY = 6
 
 

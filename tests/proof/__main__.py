@@ -23,8 +23,8 @@ from tests.proof.faults import Faults
 from tests.proof.report import Report, merged
 
 PARTS = ("faults", "soak", "load", "fuzzing", "compatibility")
+# The lifetime of one set of servers; after it, a fresh one starts, so that each history stays small enough to read.
 WORLD_SECONDS = 300
-"""The lifetime of one set of servers; after it, a fresh one starts, so that each history stays small enough to read."""
 
 
 def main() -> int:

@@ -19,10 +19,10 @@ from penstock.store.common import CLOCK_SKEW_MS
 from tests.crash.accounting import CLOCK_MS, Accounting
 from tests.proof.history import Delivered, Fault, History, Op
 
+# The client that empties every place at the end.
 DRAIN = "drain"
-"""The client that empties every place at the end."""
+# Faults after which a live server returns messages to the queue because it could not send the response.
 LOSE_ANSWERS = ("network cut", "rolling restart")
-"""Faults after which a live server returns messages to the queue because it could not send the response."""
 
 
 @dataclass(eq=False)

@@ -18,8 +18,8 @@ from tests.integration.serving import Client as Http
 from tests.proof.history import Delivered, Kind, Op, Recorder
 
 LEASE_MS = 3_000
+# Shorter than a lease, so that no other consumer can ack a message while its first ack is retried.
 RETRY_SECONDS = 1.5
-"""Shorter than a lease, so that no other consumer can ack a message while its first ack is retried."""
 TIMEOUT_SECONDS = 12
 PAUSE_SECONDS = 0.05
 PLACES: dict[str, Kind] = {
@@ -30,8 +30,8 @@ PLACES: dict[str, Kind] = {
     "box": "inbox",
 }
 TREE = {"ns": "shop", "task": "mail", "queue": "out"}
+# Too many attempts for any message to become a dead letter, which the checker would mistake for a lost message.
 MAX_ATTEMPTS = 900
-"""Too many attempts for any message to become a dead letter, which the checker would mistake for a lost message."""
 
 
 class Refused(Exception):
@@ -46,8 +46,8 @@ class Refused(Exception):
 
 
 TROUBLES = (PenstockError, OSError, http.client.HTTPException, Refused)
+# The errors that report whether the request may have taken effect.
 REPORTS_OUTCOME = (DiskFull, TryLater, StoreUnreachable, Unreachable, Refused)
-"""The errors that report whether the request may have taken effect."""
 
 
 def prepare(url: str) -> None:

@@ -26,10 +26,10 @@ except ModuleNotFoundError:
     from penstock.store.{name}.schema import SCHEMA_VERSION
 print(SCHEMA_VERSION)
 """
+# The last commit of the previous version. Set it to the release's commit with each release.
 PREVIOUS = "d4da81a5a614b4835334ac779d6ea2be98a610ef"
-"""The last commit of the previous version. Set it to the release's commit with each release."""
+# Shorter than the default 15 s, so that the canary also runs in a short test.
 CANARY_MS = "200"
-"""Shorter than the default 15 s, so that the canary also runs in a short test."""
 OTHER = {"sqlite": "postgresql", "postgresql": "sqlite"}
 VERSION_SECONDS_MAX = 120
 

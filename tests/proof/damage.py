@@ -225,8 +225,8 @@ def _kinds() -> Iterator[tuple[str, Callable[[Damage], None]]]:
 
 
 KINDS = dict(_kinds())
+# Damage that is skipped while a writer has the log open, because removed files cannot be recovered.
 NOT_WHILE_OPEN = ("delete", "lose")
-"""Damage that is skipped while a writer has the log open, because removed files cannot be recovered."""
 
 
 @dataclass

@@ -22,8 +22,8 @@ from pathlib import Path
 CONTROL = struct.Struct("qiiii")
 NOTE = struct.Struct("8sIIQQ")
 NOTE_BEGIN, NOTE_END = b"\xf9{note\r\xff", b"\xf9end}\r\n\xff"
+# The unit that a disk writes completely or not at all.
 SECTOR = 512
-"""The unit that a disk writes completely or not at all."""
 PAGE = 4096
 
 
@@ -140,8 +140,8 @@ class Trace:
         self.files: dict[int, File] = {}
         self.names: dict[str, int] = {}
         """The inode of each path whose name is synced."""
+        # Changes of names that are not synced yet: kind, path, new path, inode.
         self._pending: list[tuple[str, str, str, int]] = []
-        """Changes of names that are not synced yet: kind, path, new path, inode."""
         for path in disk.root.rglob("*"):
             if path.is_file() and not path.name.endswith("-shm"):
                 self.names[str(path)] = path.stat().st_ino

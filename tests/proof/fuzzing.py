@@ -29,10 +29,10 @@ from tests.unit.log.support import assert_true, make, read_all
 RECORDS = 300
 WORDS = ["jobs", "1", "-1", "0", "1:x", "--", "-", "", "none", "ż", "1e9", "{}", "null", "a=b", "9" * 30, "nan"]
 WORDS += ["../..", "/no/such/place", "a b", "%s", "\udcff", "1970-01-01", "-1e308", "true", "a/b/c", "x" * 5_000]
+# Commands that would not return soon; they get an option that they must refuse.
 LONG_RUNNING = {"serve", "demo", "bench", "pipeline", "tail"}
-"""Commands that would not return soon; they get an option that they must refuse."""
+# A URL without a server, so that the commands cannot reach a real one.
 NO_SERVER = {"PENSTOCK_URL": "http://127.0.0.1:1"}
-"""A URL without a server, so that the commands cannot reach a real one."""
 EXIT_CODES = {0, 1, 2, 3, 4, 5}
 
 

@@ -12,10 +12,10 @@ from msgspec import Struct, field
 
 from tests.crash.workers import now_ms
 
+# The effect of a call: ok = done, no = certainly not done, maybe = unknown.
 Outcome = Literal["ok", "no", "maybe"]
-"""The effect of a call: ok = done, no = certainly not done, maybe = unknown."""
+# The guarantee of a place: leases; leases in push order; ordered records; at-most-once delivery.
 Kind = Literal["queue", "fifo", "stream", "inbox"]
-"""The guarantee of a place: leases; leases in push order; ordered records; at-most-once delivery."""
 
 
 class Delivered(Struct, omit_defaults=True):

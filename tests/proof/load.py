@@ -19,8 +19,8 @@ from tests.proof.world import WORLDS, World
 from tests.robustness.disconnects import is_whole, request
 
 LEVELS = (1, 8, 64, 256, 1_024)
+# The maximum of pending commands; the server answers the next one with 429.
 WAITING_MAX = 200
-"""The maximum of pending commands; the server answers the next one with 429."""
 BODY = json.dumps({"payload": "x" * 200}).encode()
 IMPATIENT_SECONDS = 0.02
 GOODPUT_SHARE_MIN = 0.5

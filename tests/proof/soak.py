@@ -21,8 +21,8 @@ from tests.proof.history import History, Recorder
 from tests.proof.world import WORLDS, World
 
 WINDOW_SECONDS = 5
+# The server remembers requests and append keys for 15 minutes. Afterwards as many expire as are added.
 SETTLED_SECONDS = 16 * 60
-"""The server remembers requests and append keys for 15 minutes. Afterwards as many expire as are added."""
 GROWTH_MAX = 1.15
 GROWTH_MIB_MAX = 12
 FILES_MORE_MAX = 8

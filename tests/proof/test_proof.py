@@ -17,8 +17,8 @@ from tests.proof.soak import judge as judge_soak
 from tests.proof.world import WORLDS
 
 ROOT = Path(__file__).resolve().parents[2]
+# A fixed seed for the tests; `make proof` draws its own.
 SEED = 5
-"""A fixed seed for the tests; `make proof` draws its own."""
 
 
 @pytest.mark.timeout(280)

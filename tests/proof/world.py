@@ -26,8 +26,8 @@ from tests.proof.disk import Disk, Trace, compiler
 
 HEALED_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 60.0
+# The number of servers that share one PostgreSQL.
 SERVERS = 2
-"""The number of servers that share one PostgreSQL."""
 QUIET: dict[str, object] = {"canary_ms": 0, "sweep_ms": 200}
 
 

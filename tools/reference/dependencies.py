@@ -12,8 +12,8 @@ LOCKS = {
     "deploy.txt": "And on PostgreSQL",
     "spark.txt": "And Spark",
 }
+# Packages that are needed only to build and install Penstock.
 BUILDERS = {"hatchling", "packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers"}
-"""Packages that are needed only to build and install Penstock."""
 
 
 OWN = """

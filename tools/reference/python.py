@@ -14,8 +14,8 @@ from penstock.errors import __doc__ as error_tree
 from penstock.server.error_responses import status_of
 from tools.reference.text import code, table, unfolded
 
+# The status of errors that only the client raises, after the server responded with it.
 SENT: dict[type[PenstockError], int] = {penstock.Unauthorized: 401, penstock.Forbidden: 403}
-"""The status of errors that only the client raises, after the server responded with it."""
 ABOUT = """# Python API
 
 `import penstock` provides all of these names. `penstock.aio` has `connect` and the same classes for `async` programs,

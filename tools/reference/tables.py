@@ -18,8 +18,8 @@ from penstock.pipeline.lake import tables
 from penstock.server.dashboard import live_events
 from tools.reference.text import code, comments, field_notes, struct_rows, table
 
+# The suffix that the Prometheus client adds to a metric's name, by type.
 COUNTED = {"counter": "_total"}
-"""The suffix that the Prometheus client adds to a metric's name, by type."""
 KINDS_NOTES = field_notes(events.Kind)
 MARKS_NOTES = field_notes(events.EventFlag)
 
