@@ -152,7 +152,7 @@ def as_markdown(results: dict[str, Any]) -> str:
     ]
     head = (
         f"Revision {results['new'][:10]} against {results['base'][:10]}, {len(rows[0]['new'])} interleaved pairs, "
-        f"{results['machine']['cores']} cores. Messages a second; ratio new / base with its 95 % interval. "
+        f"{results['machine']['cores']} cores. Messages per second; ratio new / base with its 95 % interval. "
         f"{slower} of {len(rows)} cells are slower: their interval ends below {LIMIT}."
     )
     return f"# Comparison\n\n{head}\n\n{table(['cell', 'base', 'new', 'ratio', '95 % interval', ''], lines)}\n"

@@ -38,7 +38,7 @@ def months_of(lives: DataFrame) -> DataFrame:
 
 
 def slower(months: DataFrame) -> DataFrame:
-    """Add how many times as long a queue's messages took as in the month before; None for its first month."""
+    """Add the ratio of a queue's p95 duration to that of the previous month; None for its first month."""
     before = F.lag("total_p95_ms").over(Window.partitionBy("queue").orderBy("month"))
     times = F.round(F.col("total_p95_ms") / F.when(before > 0, before), 2)
     return months.withColumn("times_as_long", times).orderBy(F.desc_nulls_last("times_as_long"), "queue", "month")

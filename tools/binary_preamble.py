@@ -1,4 +1,4 @@
-"""Run by the single-file server before it starts: reports a Python that its extension modules were not built for."""
+"""Runs before the single-file server starts, and reports a Python for which its extension modules were not built."""
 
 import sys
 

@@ -38,7 +38,7 @@ Hops = list[str]
 
 
 def hops_here() -> Hops:
-    """Return the frames of the package on the stack, outermost first, from the entry on."""
+    """Return the package's frames on the stack, from the entry to the innermost."""
     found: Hops = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

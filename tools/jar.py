@@ -1,4 +1,4 @@
-"""Compile the log reader for Spark's JVM (`source/jvm/*.scala`) to the jar that wheels contain.
+"""Compiles the log reader for Spark's JVM (`source/jvm/*.scala`) to the jar that wheels contain.
 
     python -m tools.jar
 
@@ -41,7 +41,7 @@ class JarHook(BuildHookInterface[Any]):
 
 
 def build() -> Path:
-    """Return the jar, compiled unless it is newer than its sources."""
+    """Return the jar, after compiling it if its sources are newer."""
     from penstock.pipeline.runtime.jar import FOLDER, jar_path
 
     jar = jar_path()

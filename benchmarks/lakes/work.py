@@ -166,7 +166,10 @@ def _ways(spark: SparkSession, folder: Path, files: list[str]) -> dict[str, Call
 
 
 def summed(frame: DataFrame) -> Callable[[], object]:
-    """By queue, kind and minute, with every column used. Planned anew each time: a plan that ran keeps its shuffle."""
+    """Return a function that aggregates every column by queue, kind and minute.
+
+    Each call plans the query again, because a plan that has run reuses its shuffle files.
+    """
     more = [F.sum(F.length("body"))] if "body" in frame.columns else []
 
     def ask() -> object:
@@ -177,7 +180,7 @@ def summed(frame: DataFrame) -> Callable[[], object]:
 
 
 def only_read(frame: DataFrame) -> Callable[[], object]:
-    """Rows of Spark, thrown away."""
+    """Return a function that reads all rows in Spark and discards them."""
     return lambda: frame.write.format("noop").mode("overwrite").save()
 
 

@@ -129,7 +129,7 @@ def waiting(axes: Axes, rows: list[Row]) -> None:
 
 
 def costs(axes: Axes, rows: list[Row]) -> None:
-    """Bars are medians; the tick above each is its p99."""
+    """Draw the medians as bars, and the p99 as a tick above each bar."""
     groups = list(dict.fromkeys((row["batch"], row["durability"]) for row in rows))
     queues = unique(rows, "queue")
     for index, queue in enumerate(queues):

@@ -35,7 +35,7 @@ class System(ABC):
 
     @abstractmethod
     def pop_ack(self, count: int) -> int:
-        """Pop up to `count` messages, ack them, and return how many there were."""
+        """Pop and ack up to `count` messages, and return their number."""
 
     def cycle(self, batch: list[bytes]) -> int:
         self.push(batch)

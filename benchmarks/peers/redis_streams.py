@@ -1,4 +1,4 @@
-"""Redis and Valkey Streams: XADD, XREADGROUP and XACK in one group; a write waits for the append-only file."""
+"""Redis and Valkey Streams: XADD, XREADGROUP and XACK in one group; every write is synced to the append-only file."""
 
 from __future__ import annotations
 

@@ -178,8 +178,8 @@ def verdict(cells: list[Row], loops: list[Row]) -> list[str]:
         f"{judged - len(behind)} of {judged} comparisons"
     )
     if not behind:
-        return ["## Is Penstock ahead?", text + "."]
-    return ["## Is Penstock ahead?", text + "; not in these:", "\n".join(behind)]
+        return ["## Comparison with peers", text + "."]
+    return ["## Comparison with peers", text + "; not in these:", "\n".join(behind)]
 
 
 def promises(rows: list[Row]) -> list[str]:

@@ -101,7 +101,7 @@ class Ledger:
         self.deliveries[id_][retries] = Delivery(payload, sent_at, received_at)
 
     def settle(self, drained: set[str]) -> Accounting:
-        """Check everything, given the messages that were still in the queue at the end."""
+        """Check all operations against the messages that were left in the queue."""
         self._check_puts()
         for id_, by_number in self.deliveries.items():
             self._check_leases(id_, sorted(by_number.items()))

@@ -86,7 +86,7 @@ class FleetLedger:
     # The checks at the end.
 
     def settle(self, drained: set[int]) -> Accounting:
-        """Check everything, given the messages that were still in the queue at the end."""
+        """Check all operations against the messages that were left in the queue."""
         self._check_puts()
         by_id: dict[int, list[Delivery]] = defaultdict(list)
         for delivery in sorted(self.deliveries, key=lambda each: each.received_at):

@@ -154,7 +154,7 @@ def expect_same(before: dict[str, Any], after: dict[str, Any]) -> None:
 
 
 def sources_of(commit: str, folder: Path) -> Path:
-    """Unpack `src` of a commit; returns the folder to put on PYTHONPATH."""
+    """Unpack `src` of a commit, and return the folder to put on PYTHONPATH."""
     done = subprocess.run(["git", "archive", commit, "src"], cwd=ROOT, capture_output=True)
     assert done.returncode == 0, f"git has no sources of {commit}: {done.stderr.decode()}"
     folder.mkdir(parents=True)
@@ -163,7 +163,7 @@ def sources_of(commit: str, folder: Path) -> Path:
 
 
 class Version:
-    """One version of Penstock, used by scripts in processes of their own."""
+    """A version of Penstock that scripts use in separate processes."""
 
     def __init__(self, sources: Path) -> None:
         self.sources = sources

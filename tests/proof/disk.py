@@ -131,7 +131,7 @@ class File:
 
 
 class Trace:
-    """The files of a disk as a power cut would leave them."""
+    """Computes the files that a power cut would leave on the disk."""
 
     def __init__(self, disk: Disk, chance: random.Random) -> None:
         self._disk = disk

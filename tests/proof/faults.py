@@ -1,4 +1,4 @@
-"""The faults injected into a world: every kind once in random order, then again."""
+"""Injects faults into a world: every kind once in random order, then again."""
 
 from __future__ import annotations
 

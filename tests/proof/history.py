@@ -28,7 +28,7 @@ class Delivered(Struct, omit_defaults=True):
 
 
 class Op(Struct, omit_defaults=True):
-    """One call of one client."""
+    """A call of a client."""
 
     client: str
     verb: Literal["push", "lease", "ack", "nack", "append", "read", "take"]
@@ -37,7 +37,7 @@ class Op(Struct, omit_defaults=True):
     ended: int = 0
     outcome: Outcome = "maybe"
     payloads: list[str] = []
-    """Pushed or appended."""
+    """The payloads that were pushed or appended."""
     ids: list[int | str] = []
     """The ids or offsets that were pushed, appended or settled."""
     tokens: list[str] = []

@@ -31,7 +31,7 @@ LATENCY_GROWTH_MAX, LATENCY_MORE_MS_MAX = 2.0, 5.0
 
 class Sample(Struct):
     at: float
-    """Seconds since 1970."""
+    """The time in seconds since 1970."""
     memory_mib: float
     """The resident memory of all servers together."""
     files: int

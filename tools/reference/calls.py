@@ -40,7 +40,7 @@ def page(described: Described) -> str:
 
 
 def _with_short_names(document: dict[str, Any]) -> dict[str, Any]:
-    """Prefix a schema name with its API where two APIs have one of the same name, such as PushBody."""
+    """Prefix a schema name with its API if two APIs use the same name, such as PushBody."""
     text = json.dumps(document)
     for name in document["components"]["schemas"]:
         module, _, last = name.rpartition(".")
