@@ -116,9 +116,9 @@ async def events(browser: Browser, port: int, seconds: float) -> None:
         await page.goto(f"http://127.0.0.1:{port}/#/{place}")
         await page.evaluate("new Promise((done) => setTimeout(done, 2000))")
         await page.evaluate("long.length = 0")
-        told = await loaded(port, seconds, EVENTS_PER_S / EVENTS_PER_MESSAGE / BATCH / CLIENTS)
+        messages = await loaded(port, seconds, EVENTS_PER_S / EVENTS_PER_MESSAGE / BATCH / CLIENTS)
         long = await page.evaluate("long")
-        rate = told * EVENTS_PER_MESSAGE / seconds
+        rate = messages * EVENTS_PER_MESSAGE / seconds
         print(f"{place}: {rate:,.0f} events/s, {len(long)} tasks over 50 ms, longest {max(long, default=0):.0f} ms")
     await page.close()
 

@@ -85,8 +85,8 @@ def cores(folder: Path, rounds: int) -> list[dict[str, Any]]:
     found = []
     for count in (1, 2):
         say(f"{count} of the cores")
-        told = in_child(count, what="reads", folder=str(folder), lake="lake", rounds=rounds, only=BOTH_WAYS)
-        rates = {row["way"]: row["events_s"] for row in told}
+        child_rows = in_child(count, what="reads", folder=str(folder), lake="lake", rounds=rounds, only=BOTH_WAYS)
+        rates = {row["way"]: row["events_s"] for row in child_rows}
         whole = in_child(count, what="pipeline", folder=str(folder), lake=f"lake-by-{count}")
         found.append(rates | {"journal to gold": whole["events_s"]})
     one, two = found

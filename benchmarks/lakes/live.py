@@ -131,10 +131,10 @@ class Load(Thread):
         text = None if body is None else json.dumps(body)
         self._connection.request("POST", path, text, {"content-type": "application/json"})
         answer = self._connection.getresponse()
-        told = answer.read()
+        content = answer.read()
         if answer.status not in good:
-            raise RuntimeError(told)
-        return json.loads(told)
+            raise RuntimeError(content)
+        return json.loads(content)
 
     def close(self) -> None:
         self._over.set()
@@ -163,14 +163,14 @@ def freshness(folder: Path, events_s: int, seconds: float) -> Row:
 def _ages(lake: Path, load: Load, seconds: float) -> list[float]:
     ages: list[float] = []
     poller = GoldPoller(lake)
-    seen, told, warm = poller.pushed(), 0, monotonic() + seconds / 3
+    seen, counted, warm = poller.pushed(), 0, monotonic() + seconds / 3
     deadline = monotonic() + seconds * 4 / 3
     while monotonic() < deadline:
         found, now = poller.pushed(), time.time()
-        while told < len(load.pushed) and load.pushed[told][0] <= found:
-            if load.pushed[told][0] > seen and monotonic() > warm:
-                ages.append(now - load.pushed[told][1])
-            told += 1
+        while counted < len(load.pushed) and load.pushed[counted][0] <= found:
+            if load.pushed[counted][0] > seen and monotonic() > warm:
+                ages.append(now - load.pushed[counted][1])
+            counted += 1
         seen = found
         time.sleep(POLL_S)
     return ages

@@ -26,7 +26,7 @@ Row = dict[str, Any]
 def start(folder: Path, rounds: int) -> list[Row]:
     """Run all commands on a small journal, `run` with a new lake each time. All use the same Java and Python."""
     java = {"JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable}
-    asked = [PENSTOCK, "pipeline", "sql", "SELECT sum(pushed) FROM gold.queues", "--json", "--data", str(folder)]
+    sql_command = [PENSTOCK, "pipeline", "sql", "SELECT sum(pushed) FROM gold.queues", "--json", "--data", str(folder)]
     run = [PENSTOCK, "pipeline", "run", "--once", "--json", "--data", str(folder), "--lake"]
     warm = folder / "cache-warm"
     subprocess.run(
@@ -41,16 +41,16 @@ def start(folder: Path, rounds: int) -> list[Row]:
         cold = _cache(folder / f"cache-{number}")
         for name, command, cache in (
             ("bare Spark session", [sys.executable, "-c", BARE], warm),
-            ("pipeline sql, cold", asked, cold),
+            ("pipeline sql, cold", sql_command, cold),
             ("pipeline run --once, cold", [*run, str(folder / f"cold-{number}")], cold),
-            ("pipeline sql, archive", asked, warm),
+            ("pipeline sql, archive", sql_command, warm),
             ("pipeline run --once, archive", [*run, str(folder / f"warm-{number}")], warm),
         ):
             taken.setdefault(name, []).append(first_line_s(command, java | {"XDG_CACHE_HOME": str(cache)}))
     subprocess.run([PENSTOCK, "pipeline", "warm"], env=java_stays, check=True, stdout=subprocess.DEVNULL)
     for number in range(rounds):
         for name, command in (
-            ("pipeline sql, resident", asked),
+            ("pipeline sql, resident", sql_command),
             ("pipeline run --once, resident", [*run, str(folder / f"resident-{number}")]),
         ):
             taken.setdefault(name, []).append(first_line_s(command, java | {"XDG_CACHE_HOME": str(warm)}))

@@ -45,11 +45,11 @@ def in_child(cores: int, **what: Any) -> Any:
 
 
 def main() -> None:
-    asked = json.loads(sys.argv[1])
-    what, cores, folder = asked.pop("what"), asked.pop("cores"), Path(asked.pop("folder"))
+    arguments = json.loads(sys.argv[1])
+    what, cores, folder = arguments.pop("what"), arguments.pop("cores"), Path(arguments.pop("folder"))
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-    spark = open_session(folder / "spark.log", master=f"local[{cores}]", memory=asked.pop("memory", "2g"))
-    found = {"reads": reads, "pipeline": pipeline}[what](spark, folder, **asked)
+    spark = open_session(folder / "spark.log", master=f"local[{cores}]", memory=arguments.pop("memory", "2g"))
+    found = {"reads": reads, "pipeline": pipeline}[what](spark, folder, **arguments)
     spark.stop()
     print(json.dumps(found))
 
@@ -137,14 +137,14 @@ def _ways(spark: SparkSession, folder: Path, files: list[str]) -> dict[str, Call
     def in_python(ask: Callable[[], object]) -> Callable[[], object]:
         """Disable the JVM reader, as in a session without its jar."""
 
-        def asked() -> object:
+        def run_query() -> object:
             spark.conf.set(RULES_LEFT_OUT, RULE)
             try:
                 return ask()
             finally:
                 spark.conf.unset(RULES_LEFT_OUT)
 
-        return asked
+        return run_query
 
     return {
         "source, bodies, summed": summed(source(WITH_BODIES)),

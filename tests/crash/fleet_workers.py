@@ -66,8 +66,8 @@ class Writer(Worker):
             else:
                 receipts = [self.queue.push(payloads[0])]
         except PenstockError as error:
-            tells = isinstance(error, StoreUnreachable | Unreachable)
-            put.kept = "maybe" if error.maybe_done or not tells else "no"
+            reports_outcome = isinstance(error, StoreUnreachable | Unreachable)
+            put.kept = "maybe" if error.maybe_done or not reports_outcome else "no"
             raise
         self.ledger.was_put(put, [receipt.id for receipt in receipts])
 

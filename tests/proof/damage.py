@@ -78,8 +78,8 @@ def make_journal(folder: Path, name: str, chance: random.Random, *, equal: bool,
             payload = chance.randbytes(2_000 if equal else chance.randrange(4_000))
             store.apply([Push(queue="q", messages=[PushItem(payload=payload)], create=QueueOptions())])
             store.apply([CatchUpJournal()])
-            while told := drain.step():
-                store.apply([told])
+            while command := drain.step():
+                store.apply([command])
         drain.log.abandon() if killed else drain.close()
     return folder
 
