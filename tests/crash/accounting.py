@@ -29,16 +29,16 @@ class Accounting:
     """Counts for `put`, `pop` and `ack`. Recovered operations were done, although a kill prevented the response."""
 
     rows: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    troubles: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
 
     def add(self, other: Accounting) -> None:
         for name, row in other.rows.items():
             self.rows[name].update(row)
-        self.troubles += other.troubles
+        self.violations += other.violations
 
-    def trouble(self, row: str, column: str, text: str) -> None:
+    def add_violation(self, row: str, column: str, text: str) -> None:
         self.rows[row][column] += 1
-        self.troubles.append(f"{row} {column}: {text}")
+        self.violations.append(f"{row} {column}: {text}")
 
     def table(self) -> str:
         lines = [" " * 6 + "".join(f"{column:>14}" for column in COLUMNS)]
@@ -92,12 +92,12 @@ class Ledger:
                 rows["ack"]["attempted"] += kind == "ack"
                 rows["ack"]["acknowledged"] += kind == "acked"
             case _:
-                self.accounting.trouble("put", "unexpected", f"{path.name}: {kind} {' '.join(fields)}")
+                self.accounting.add_violation("put", "unexpected", f"{path.name}: {kind} {' '.join(fields)}")
 
     def deliver(self, id_: str, payload: str, retries: int, sent_at: int, received_at: int) -> None:
         self.ids[payload].add(id_)
         if retries in self.deliveries[id_]:
-            self.accounting.trouble("pop", "duplicated", f"{id_} was delivered twice as attempt {retries + 1}")
+            self.accounting.add_violation("pop", "duplicated", f"{id_} was delivered twice as attempt {retries + 1}")
         self.deliveries[id_][retries] = Delivery(payload, sent_at, received_at)
 
     def settle(self, drained: set[str]) -> Accounting:
@@ -115,16 +115,16 @@ class Ledger:
             missing = [payload for payload in payloads if payload not in delivered]
             if answered:
                 for payload in missing:
-                    self.accounting.trouble("put", "lost", f"{payload} ({self.ids[payload]}) was never delivered")
+                    self.accounting.add_violation("put", "lost", f"{payload} ({self.ids[payload]}) was never delivered")
             elif missing and len(missing) < len(payloads):
-                self.accounting.trouble("put", "unexpected", f"only part of a batch was stored: {payloads}")
+                self.accounting.add_violation("put", "unexpected", f"only part of a batch was stored: {payloads}")
             else:
                 self.accounting.rows["put"]["recovered"] += len(payloads) - len(missing)
         for payload, ids in self.ids.items():
             if len(ids) > 1:
-                self.accounting.trouble("put", "duplicated", f"{payload} is stored as {ids}")
+                self.accounting.add_violation("put", "duplicated", f"{payload} is stored as {ids}")
         for payload in delivered - put:
-            self.accounting.trouble("pop", "unexpected", f"{payload} was never put")
+            self.accounting.add_violation("pop", "unexpected", f"{payload} was never put")
 
     def _check_leases(self, id_: str, deliveries: list[tuple[int, Delivery]]) -> None:
         for (_, earlier), (_, later) in pairwise(deliveries):
@@ -132,18 +132,20 @@ class Ledger:
             held_until = earlier.sent_at + LEASE_SECONDS * 1000 - CLOCK_MS
             if not was_nacked and later.received_at < held_until:
                 early_ms = held_until - later.received_at
-                self.accounting.trouble("pop", "duplicated", f"{id_} was leased twice, {early_ms} ms too early")
+                self.accounting.add_violation("pop", "duplicated", f"{id_} was leased twice, {early_ms} ms too early")
             self.accounting.rows["pop"]["recovered"] += not was_nacked
 
     def _check_end(self, id_: str, deliveries: list[tuple[int, Delivery]], drained: set[str]) -> None:
         acks = [number for number, delivery in deliveries if delivery.settled == "acked"]
         last_number, last = deliveries[-1]
         if len(acks) > 1:
-            self.accounting.trouble("ack", "duplicated", f"{id_} was acked as deliveries {acks}")
+            self.accounting.add_violation("ack", "duplicated", f"{id_} was acked as deliveries {acks}")
         if acks and (acks[-1] != last_number or id_ in drained):
-            self.accounting.trouble("ack", "lost", f"{id_} was redelivered after its ack")
+            self.accounting.add_violation("ack", "lost", f"{id_} was redelivered after its ack")
         if not acks and id_ not in drained:
             if last.settled == "ack":
                 self.accounting.rows["ack"]["recovered"] += 1
             else:
-                self.accounting.trouble("put", "lost", f"{id_} is gone; last event: {last.settled or 'delivered'}")
+                self.accounting.add_violation(
+                    "put", "lost", f"{id_} is gone; last event: {last.settled or 'delivered'}"
+                )

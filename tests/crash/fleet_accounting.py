@@ -53,9 +53,9 @@ class FleetLedger:
         with self._lock:
             self.accounting.rows[row][column] += number
 
-    def trouble(self, row: str, column: str, text: str) -> None:
+    def add_violation(self, row: str, column: str, text: str) -> None:
         with self._lock:
-            self.accounting.trouble(row, column, text)
+            self.accounting.add_violation(row, column, text)
 
     def put(self, payloads: list[str]) -> Put:
         self.count("put", "attempted", len(payloads))
@@ -108,25 +108,25 @@ class FleetLedger:
                 ids[payload].add(id_)
         for payload, several in ids.items():
             if len(several) > 1:
-                self.trouble("put", "duplicated", f"{payload} is stored as {several}")
+                self.add_violation("put", "duplicated", f"{payload} is stored as {several}")
         for payload in ids.keys() - known:
-            self.trouble("pop", "unexpected", f"{payload} was never put")
+            self.add_violation("pop", "unexpected", f"{payload} was never put")
 
     def _check_put(self, put: Put, found: list[str]) -> None:
         if put.kept == "yes":
             for payload in set(put.payloads) - set(found):
-                self.trouble("put", "lost", f"{payload} ({put.ids}) was never delivered")
+                self.add_violation("put", "lost", f"{payload} ({put.ids}) was never delivered")
         elif put.kept == "no" and found:
-            self.trouble("put", "unexpected", f"reported as not stored, but found: {found}")
+            self.add_violation("put", "unexpected", f"reported as not stored, but found: {found}")
         elif 0 < len(found) < len(put.payloads):
-            self.trouble("put", "unexpected", f"only part of a batch was stored: {put.payloads}")
+            self.add_violation("put", "unexpected", f"only part of a batch was stored: {put.payloads}")
         else:
             self.count("put", "recovered", len(found))
 
     def _check_leases(self, id_: int, deliveries: list[Delivery]) -> None:
         tokens = [delivery.token for delivery in deliveries]
         if len(set(tokens)) < len(tokens):
-            self.trouble("pop", "duplicated", f"{id_} was delivered twice with one token")
+            self.add_violation("pop", "duplicated", f"{id_} was delivered twice with one token")
         for earlier, later in pairwise(deliveries):
             was_nacked = earlier.settled in ("nack", "nacked")
             held_until = earlier.sent_at + LEASE_SECONDS * 1000 - CLOCK_MS
@@ -136,7 +136,7 @@ class FleetLedger:
                 and not self._crashed(earlier.sent_at, later.received_at)
             ):
                 early_ms = held_until - later.received_at
-                self.trouble("pop", "duplicated", f"{id_} was leased twice, {early_ms} ms too early")
+                self.add_violation("pop", "duplicated", f"{id_} was leased twice, {early_ms} ms too early")
             self.count("pop", "recovered", not was_nacked)
 
     def _crashed(self, after: int, before: int) -> bool:
@@ -145,14 +145,14 @@ class FleetLedger:
     def _check_end(self, id_: int, deliveries: list[Delivery], drained: set[int]) -> None:
         acked = [delivery for delivery in deliveries if delivery.settled == "acked"]
         if len(acked) > 1 and not self._crashed(acked[0].sent_at, acked[-1].received_at):
-            self.trouble("ack", "duplicated", f"{id_} was acked {len(acked)} times")
+            self.add_violation("ack", "duplicated", f"{id_} was acked {len(acked)} times")
         if acked:
             self._check_acked(id_, acked[0], deliveries, drained)
         elif id_ not in drained:
             if any(delivery.settled == "ack" for delivery in deliveries):
                 self.count("ack", "recovered")
             else:
-                self.trouble("put", "lost", f"{id_} is gone; last event: {deliveries[-1].settled or 'delivered'}")
+                self.add_violation("put", "lost", f"{id_} is gone; last event: {deliveries[-1].settled or 'delivered'}")
 
     def _check_acked(self, id_: int, acked: Delivery, deliveries: list[Delivery], drained: set[int]) -> None:
         # After a crash lost a lease, its client may still hold the message while another client acks it.
@@ -162,4 +162,4 @@ class FleetLedger:
             for each in deliveries
         )
         if again or id_ in drained:
-            self.trouble("ack", "lost", f"{id_} was redelivered after its ack")
+            self.add_violation("ack", "lost", f"{id_} was redelivered after its ack")

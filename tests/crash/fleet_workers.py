@@ -38,7 +38,7 @@ class Worker(threading.Thread):
                 except (Unreachable, StoreError):
                     time.sleep(PAUSE_SECONDS)
         except BaseException as error:
-            self.ledger.trouble("put", "unexpected", f"{type(self).__name__} ended: {error!r}")
+            self.ledger.add_violation("put", "unexpected", f"{type(self).__name__} ended: {error!r}")
             raise
         finally:
             self._client.close()

@@ -114,7 +114,7 @@ def check(path: Path, acknowledged: Acknowledged) -> list[str]:
         check_tables(db)
         check_counters(db, replay)
         (undrained,) = db.execute("SELECT max(first_offset + records) FROM penstock_journal").fetchone()
-    troubles = [] if undrained == replay.next_offset else [f"the log ends at {replay.next_offset}, not {undrained}"]
+    violations = [] if undrained == replay.next_offset else [f"the log ends at {replay.next_offset}, not {undrained}"]
     print(f"{'':10}{'acknowledged':>14}{'in journal':>12}{'lost':>8}{'duplicated':>12}{'recovered':>11}")
     for name, counted in counter.items():
         answered: Counter[int] = getattr(acknowledged, name)
@@ -124,9 +124,9 @@ def check(path: Path, acknowledged: Acknowledged) -> list[str]:
             f"{name:10}{answered.total():>14}{counted.total():>12}{lost.total():>8}{len(duplicated):>12}"
             f"{(counted - answered).total():>11}"
         )
-        troubles += [f"{name}: {lost.total()} lost, {len(duplicated)} duplicated"] * bool(lost or duplicated)
+        violations += [f"{name}: {lost.total()} lost, {len(duplicated)} duplicated"] * bool(lost or duplicated)
     print(f"{len(events)} events in {replay.next_offset} records; all counters equal the replay")
-    return troubles
+    return violations
 
 
 def main() -> None:
@@ -136,10 +136,10 @@ def main() -> None:
     chosen = parser.parse_args()
     print(f"{chosen.rounds} rounds, seed {chosen.seed}")
     with tempfile.TemporaryDirectory() as folder:
-        troubles = run(chosen.rounds, chosen.seed, Path(folder))
-    for trouble in troubles:
-        print(trouble)
-    sys.exit(bool(troubles))
+        violations = run(chosen.rounds, chosen.seed, Path(folder))
+    for violation in violations:
+        print(violation)
+    sys.exit(bool(violations))
 
 
 if __name__ == "__main__":

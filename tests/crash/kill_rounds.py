@@ -77,7 +77,7 @@ def run(rounds: int, seed: int, folder: Path) -> Accounting:
         file_folder = folder / f"file{first // ROUNDS_PER_FILE}"
         file_folder.mkdir()
         total.add(_one_file(min(ROUNDS_PER_FILE, rounds - first), file_folder, chance))
-        if not total.troubles:
+        if not total.violations:
             shutil.rmtree(file_folder)
     return total
 
@@ -104,11 +104,11 @@ def _check_file(path: Path, accounting: Accounting) -> None:
     with closing(sqlite3.connect(path)) as db:
         for (verdict,) in db.execute("PRAGMA integrity_check").fetchall():
             if verdict != "ok":
-                accounting.trouble("put", "unexpected", f"integrity_check: {verdict}")
+                accounting.add_violation("put", "unexpected", f"integrity_check: {verdict}")
         try:
             check_tables(db)
         except AssertionError as error:
-            accounting.trouble("put", "unexpected", f"counters differ from a recount: {error}")
+            accounting.add_violation("put", "unexpected", f"counters differ from a recount: {error}")
 
 
 def _drain(path: Path, ledger: Ledger) -> set[str]:
@@ -122,7 +122,9 @@ def _drain(path: Path, ledger: Ledger) -> set[str]:
                 ledger.deliver(m.id, m.data.decode(), m.retry_count, now_ms() + HOUR_MS, now_ms() + HOUR_MS)
             queue.ack_many(messages)
         if held != len(drained) or queue.dlq():
-            ledger.accounting.trouble("pop", "unexpected", f"qsize was {held}, but {len(drained)} messages were left")
+            ledger.accounting.add_violation(
+                "pop", "unexpected", f"qsize was {held}, but {len(drained)} messages were left"
+            )
     return drained
 
 
@@ -137,10 +139,10 @@ def main() -> int:
     total = run(arguments.rounds, arguments.seed, folder)
     print(total.table())
     print(f"{time.monotonic() - started:.0f} s")
-    for trouble in total.troubles[:50]:
-        print(trouble)
-    if total.troubles:
-        print(f"{len(total.troubles)} violations; the files are in {folder}")
+    for violation in total.violations[:50]:
+        print(violation)
+    if total.violations:
+        print(f"{len(total.violations)} violations; the files are in {folder}")
         return 1
     shutil.rmtree(folder)
     return 0

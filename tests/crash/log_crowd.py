@@ -110,10 +110,10 @@ def run(root: Path, go_on: Callable[[int], bool]) -> tuple[int, list[str]]:
     other_process.join()
     positions = {each.name: each.offset for each in streams.consumers("s")}
     streams.close()
-    troubles = [text for _, text in outcomes if text is not None]
-    troubles += [f"a consumer got {count} of {total}" for count, text in outcomes if text is None and count != total]
-    troubles += [f"{name} is at {offset}" for name, offset in positions.items() if offset != total - 1]
-    return total, troubles
+    violations = [text for _, text in outcomes if text is not None]
+    violations += [f"a consumer got {count} of {total}" for count, text in outcomes if text is None and count != total]
+    violations += [f"{name} is at {offset}" for name, offset in positions.items() if offset != total - 1]
+    return total, violations
 
 
 def main() -> int:
@@ -122,13 +122,13 @@ def main() -> int:
     arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="log-crowd-"))
     deadline = time.monotonic() + arguments.seconds
-    total, troubles = run(root, lambda _: time.monotonic() < deadline)
+    total, violations = run(root, lambda _: time.monotonic() < deadline)
     print(f"{PRODUCERS} producers, {CONSUMERS} consumers: {total} records, each delivered once, in order")
-    for trouble in troubles:
-        print(trouble)
-    if not troubles:
+    for violation in violations:
+        print(violation)
+    if not violations:
         shutil.rmtree(root)
-    return 1 if troubles else 0
+    return 1 if violations else 0
 
 
 if __name__ == "__main__":

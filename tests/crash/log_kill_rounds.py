@@ -69,7 +69,7 @@ class Ledger:
         self.offsets: dict[str, int] = {}
         self.position = -1
         self.counts: Counter[str] = Counter()
-        self.troubles: list[str] = []
+        self.violations: list[str] = []
 
     def read(self, notes: Path) -> None:
         for line in notes.read_text().splitlines():
@@ -81,9 +81,9 @@ class Ledger:
                 case ["position", offset]:
                     self.position = max(self.position, int(offset))
 
-    def trouble(self, column: str, text: str) -> None:
+    def add_violation(self, column: str, text: str) -> None:
         self.counts[column] += 1
-        self.troubles.append(f"{column}: {text}")
+        self.violations.append(f"{column}: {text}")
 
     def settle(self, streams: FileStreams) -> None:
         records = self._read(streams)
@@ -91,9 +91,9 @@ class Ledger:
         for record in records:
             text = record.data.decode().split()[0]
             if set(record.data.decode().split()) != {text}:
-                self.trouble("unexpected", f"the bytes of {record.offset} are mixed")
+                self.add_violation("unexpected", f"the bytes of {record.offset} are mixed")
             if text in found:
-                self.trouble("duplicated", f"{text} is at both {found[text]} and {record.offset}")
+                self.add_violation("duplicated", f"{text} is at both {found[text]} and {record.offset}")
             found[text] = record.offset
         self.counts["attempted"] += sum(self.sizes.values())
         for name, size in self.sizes.items():
@@ -104,12 +104,12 @@ class Ledger:
                 continue
             self.counts["acknowledged"] += size
             if offsets != list(range(first, first + size)):
-                self.trouble("lost", f"{name}: acknowledged at {first}, found at {offsets}")
+                self.add_violation("lost", f"{name}: acknowledged at {first}, found at {offsets}")
         for text, offset in found.items():
-            self.trouble("unexpected", f"{text} at {offset} was never attempted")
+            self.add_violation("unexpected", f"{text} at {offset} was never attempted")
         consumer = {each.name: each.offset for each in streams.consumers("s")}.get("c")
         if (-1 if consumer is None else consumer) < self.position:
-            self.trouble("lost", f"position {self.position} was committed, but it is {consumer}")
+            self.add_violation("lost", f"position {self.position} was committed, but it is {consumer}")
 
     def _read(self, streams: FileStreams) -> list[LogRecord]:
         records: list[LogRecord] = []
@@ -118,13 +118,13 @@ class Ledger:
             try:
                 page = streams.read("s", at)
             except CorruptRecord as error:
-                self.trouble("lost", str(error))
+                self.add_violation("lost", str(error))
                 at += 1
             else:
                 records += page.records
                 at = page.next
         report = streams.check("s")
-        self.troubles += [f"check: {finding.text}" for finding in report.findings if finding.loses]
+        self.violations += [f"check: {finding.text}" for finding in report.findings if finding.loses]
         return records
 
 
@@ -144,8 +144,8 @@ def run(rounds: int, seed: int, folder: Path, longest_s: float = 0.8) -> Ledger:
         ledger.settle(streams)
         streams.close()
         total.counts += ledger.counts
-        total.troubles += ledger.troubles
-        if not ledger.troubles:
+        total.violations += ledger.violations
+        if not ledger.violations:
             shutil.rmtree(root)
     return total
 
@@ -176,10 +176,10 @@ def main() -> int:
     print("".join(f"{column:>14}" for column in COLUMNS))
     print("".join(f"{total.counts[column]:>14}" for column in COLUMNS))
     print(f"{time.monotonic() - started:.0f} s")
-    for trouble in total.troubles[:50]:
-        print(trouble)
-    if total.troubles:
-        print(f"{len(total.troubles)} violations; the files are in {folder}")
+    for violation in total.violations[:50]:
+        print(violation)
+    if total.violations:
+        print(f"{len(total.violations)} violations; the files are in {folder}")
         return 1
     shutil.rmtree(folder)
     return 0

@@ -38,7 +38,7 @@ class Rounds:
         self.clock = Clock()
         self.acknowledged = self.committed = self.first = 0
         self.attempted = self.recovered = 0
-        self.troubles: list[str] = []
+        self.violations: list[str] = []
         Log.create(folder, "s", OPTIONS, clock=self.clock).close()
 
     def run(self) -> None:
@@ -81,17 +81,17 @@ class Rounds:
         with LogReader(self.folder) as reader:
             self._check_records(reader, "a reader")
         with Log(self.folder, clock=self.clock) as log:
-            self.troubles += [f"opening found: {each.text}" for each in log.findings if each.loses]
+            self.violations += [f"opening found: {each.text}" for each in log.findings if each.loses]
             self._check_records(log, "the writer")
             if log.next_offset > self.attempted:
-                self.troubles.append(f"{log.next_offset} records, but only {self.attempted} were attempted")
+                self.violations.append(f"{log.next_offset} records, but only {self.attempted} were attempted")
             self.recovered += log.next_offset - self.acknowledged
             self.acknowledged = log.next_offset
             self.first = log.first_offset
         known = Consumers(self.folder, "s", files=log.files, clock=self.clock).all().get("c")
         position = known.offset if known is not None and known.offset is not None else 0
         if position < self.committed:
-            self.troubles.append(f"position {position} is behind the committed {self.committed}")
+            self.violations.append(f"position {position} is behind the committed {self.committed}")
         self.committed = max(position, self.first - 1, 0)
 
     def _check_records(self, log: LogReader, who: str) -> None:
@@ -102,7 +102,7 @@ class Rounds:
         wrong = [offset for offset, data in served.items() if data != payload(offset)]
         for what, offsets in (("lost", lost), ("wrong", wrong), ("damaged", damaged)):
             if offsets:
-                self.troubles.append(f"{who}: {what}: {offsets[:5]} of {self.acknowledged}")
+                self.violations.append(f"{who}: {what}: {offsets[:5]} of {self.acknowledged}")
 
 
 def run(rounds: int, seed: int, folder: Path) -> tuple[int, int, list[str]]:
@@ -113,8 +113,8 @@ def run(rounds: int, seed: int, folder: Path) -> tuple[int, int, list[str]]:
         one = Rounds(folder / f"log{number}", chance)
         for _ in range(min(ROUNDS_PER_LOG, rounds - number)):
             one.run()
-            if one.troubles:
-                return acknowledged, recovered, one.troubles
+            if one.violations:
+                return acknowledged, recovered, one.violations
         acknowledged += one.acknowledged
         recovered += one.recovered
         shutil.rmtree(one.folder)
@@ -129,12 +129,12 @@ def main() -> int:
     print(f"seed {arguments.seed}, {arguments.rounds} power cuts", flush=True)
     started = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="power-rounds-"))
-    acknowledged, recovered, troubles = run(arguments.rounds, arguments.seed, folder)
-    print(f"{acknowledged} acknowledged, {recovered} recovered, {len(troubles)} violations")
+    acknowledged, recovered, violations = run(arguments.rounds, arguments.seed, folder)
+    print(f"{acknowledged} acknowledged, {recovered} recovered, {len(violations)} violations")
     print(f"{time.monotonic() - started:.0f} s")
-    for trouble in troubles:
-        print(trouble)
-    if troubles:
+    for violation in violations:
+        print(violation)
+    if violations:
         print(f"the files are in {folder}")
         return 1
     shutil.rmtree(folder)

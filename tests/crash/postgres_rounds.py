@@ -166,7 +166,7 @@ class Fleet:
         for worker in self.workers:
             worker.join(HEALED_SECONDS_MAX)
             if worker.is_alive():
-                self.ledger.trouble("put", "unexpected", f"a {type(worker).__name__} hangs")
+                self.ledger.add_violation("put", "unexpected", f"a {type(worker).__name__} hangs")
         for server in self.servers:
             server.kill()
 
@@ -212,7 +212,7 @@ def run(rounds: int, seed: int, folder: Path) -> tuple[Accounting, Counter[str]]
             total.add(_settle(fleet))
         finally:
             fleet.close()
-        if total.troubles:
+        if total.violations:
             break
     return total, happened
 
@@ -232,7 +232,7 @@ def _check_database(url: str, ledger: FleetLedger) -> None:
         tables.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         check_tables(tables, busy_exactly=False)
     except AssertionError as error:
-        ledger.trouble("put", "unexpected", f"counters differ from a recount: {error}")
+        ledger.add_violation("put", "unexpected", f"counters differ from a recount: {error}")
     finally:
         tables.close()
 
@@ -254,7 +254,7 @@ def _drain(url: str, ledger: FleetLedger) -> set[int]:
     info = store.find_queue(QUEUE)
     assert info is not None
     if info.ready or info.scheduled or info.leased or info.dead:
-        ledger.trouble("pop", "unexpected", f"messages left after all were acked: {info}")
+        ledger.add_violation("pop", "unexpected", f"messages left after all were acked: {info}")
     store.close()
     return drained
 
@@ -271,10 +271,10 @@ def main() -> int:
     print(total.table())
     print(", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(happened.items())))
     print(f"{time.monotonic() - started:.0f} s")
-    for trouble in total.troubles[:50]:
-        print(trouble)
-    if total.troubles:
-        print(f"{len(total.troubles)} violations; the server logs are in {folder}")
+    for violation in total.violations[:50]:
+        print(violation)
+    if total.violations:
+        print(f"{len(total.violations)} violations; the server logs are in {folder}")
         return 1
     shutil.rmtree(folder)
     return 0

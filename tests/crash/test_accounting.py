@@ -35,11 +35,11 @@ def settle(folder: Path, notes: str, drained: set[str]) -> Accounting:
     ],
 )
 def test_permitted_logs_have_no_violations(tmp_path: Path, notes: str, drained: set[str]) -> None:
-    assert settle(tmp_path, notes, drained).troubles == []
+    assert settle(tmp_path, notes, drained).violations == []
 
 
 @pytest.mark.parametrize(
-    ("notes", "drained", "trouble"),
+    ("notes", "drained", "violation"),
     [
         (PUT, set(), "put lost"),
         (PUT + POPPED, set(), "put lost"),
@@ -52,8 +52,8 @@ def test_permitted_logs_have_no_violations(tmp_path: Path, notes: str, drained: 
         (PUT + "unexpected OSError()\n", {"m1"}, "put unexpected"),
     ],
 )
-def test_violations_are_reported(tmp_path: Path, notes: str, drained: set[str], trouble: str) -> None:
+def test_violations_are_reported(tmp_path: Path, notes: str, drained: set[str], violation: str) -> None:
     accounting = settle(tmp_path, notes, drained)
-    assert [each.partition(":")[0] for each in accounting.troubles] == [trouble]
-    row, column = trouble.split()
+    assert [each.partition(":")[0] for each in accounting.violations] == [violation]
+    row, column = violation.split()
     assert accounting.rows[row][column] == 1

@@ -35,7 +35,7 @@ ACKED = delivery("acked", settled_at=50)
 
 
 @pytest.mark.parametrize(
-    ("kept", "deliveries", "drained", "crash", "troubles"),
+    ("kept", "deliveries", "drained", "crash", "violations"),
     [
         ("yes", [ACKED], set(), None, []),
         ("yes", [delivery("ack")], set(), None, []),
@@ -52,10 +52,10 @@ ACKED = delivery("acked", settled_at=50)
     ],
 )
 def test_violations_of_a_fleet_are_reported(
-    kept: Kept, deliveries: list[Delivery], drained: set[int], crash: tuple[int, int] | None, troubles: list[str]
+    kept: Kept, deliveries: list[Delivery], drained: set[int], crash: tuple[int, int] | None, violations: list[str]
 ) -> None:
     ledger = FleetLedger()
     ledger.put(["p"]).kept = kept
     ledger.popped(deliveries)
     ledger.crashes += [] if crash is None else [crash]
-    assert [each.partition(":")[0] for each in ledger.settle(drained).troubles] == troubles
+    assert [each.partition(":")[0] for each in ledger.settle(drained).violations] == violations

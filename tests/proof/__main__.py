@@ -43,10 +43,10 @@ def main() -> int:
     if chosen.out is not None:
         report.write(chosen.out)
         print(f"report written to {chosen.out}")
-    for trouble in report.troubles[:50]:
-        print(trouble)
-    if report.troubles:
-        print(f"{len(report.troubles)} violations; seed {chosen.seed}; histories and server logs are in {folder}")
+    for violation in report.violations[:50]:
+        print(violation)
+    if report.violations:
+        print(f"{len(report.violations)} violations; seed {chosen.seed}; histories and server logs are in {folder}")
         return 1
     shutil.rmtree(folder, ignore_errors=True)
     return 0
@@ -99,7 +99,7 @@ def _faults(report: Report, store: str, folder: Path, chosen: argparse.Namespace
         for reason, count in explained.most_common():
             print(f"{count:>8}  {reason}")
         number += 1
-        if chosen.short or time.monotonic() > end or done.verdict.troubles:
+        if chosen.short or time.monotonic() > end or done.verdict.violations:
             return
         shutil.rmtree(folder / f"world{number - 1}", ignore_errors=True)
 
@@ -107,7 +107,7 @@ def _faults(report: Report, store: str, folder: Path, chosen: argparse.Namespace
 def _soak(report: Report, store: str, folder: Path, chosen: argparse.Namespace) -> None:
     done = soak.run(store, chosen.seed, folder, chosen.soak_minutes * 60)
     report.soaks.append(done)
-    print(f"soak on {store}: {done.samples[-1]}, {len(done.troubles)} violations", flush=True)
+    print(f"soak on {store}: {done.samples[-1]}, {len(done.violations)} violations", flush=True)
 
 
 def _load(report: Report, store: str, folder: Path, chosen: argparse.Namespace) -> None:

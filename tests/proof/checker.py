@@ -48,8 +48,8 @@ class Verdict:
     """How often each reason explained a redelivery or a changed order."""
 
     @property
-    def troubles(self) -> list[str]:
-        return self.accounting.troubles
+    def violations(self) -> list[str]:
+        return self.accounting.violations
 
     def count(self, row: str, column: str, number: int = 1) -> None:
         self.accounting.rows[row][column] += number
@@ -125,7 +125,7 @@ def check(history: History) -> Verdict:
         else:
             _Queue(ops, verdict, faults, history.lease_ms).check(ordered=kind == "fifo")
     for place in by_place:
-        verdict.accounting.trouble("put", "unexpected", f"{place} is not a place of this history")
+        verdict.accounting.add_violation("put", "unexpected", f"{place} is not a place of this history")
     return verdict
 
 
@@ -135,7 +135,7 @@ class _Place:
     def __init__(self, ops: list[Op], verdict: Verdict) -> None:
         self.ops = ops
         self.verdict = verdict
-        self.trouble = verdict.accounting.trouble
+        self.add_violation = verdict.accounting.add_violation
 
     def check_puts(self, found: dict[str, set[int | str]], *, may_be_lost: int = 0) -> None:
         """Compare all puts with `found`, the ids under which each payload was seen."""
@@ -150,21 +150,21 @@ class _Place:
                 for payload, id_ in zip(put.payloads, put.ids, strict=True):
                     found.get(payload, set()).add(id_)
             elif put.outcome == "no" and seen:
-                self.trouble("put", "unexpected", f"reported as not stored, but found: {seen} ({put.error})")
+                self.add_violation("put", "unexpected", f"reported as not stored, but found: {seen} ({put.error})")
             elif 0 < len(seen) < len(put.payloads) and not may_be_lost:
-                self.trouble("put", "unexpected", f"only part of a batch was stored: {put.payloads}")
+                self.add_violation("put", "unexpected", f"only part of a batch was stored: {put.payloads}")
             else:
                 self.verdict.count("put", "recovered", len(seen))
         if len(missing) > may_be_lost:
             for payload in missing:
-                self.trouble("put", "lost", f"{payload} was never delivered")
+                self.add_violation("put", "lost", f"{payload} was never delivered")
         elif missing:
             self.verdict.explained["taken, but the response was lost (at most once)"] += len(missing)
         for payload, ids in found.items():
             if len(ids) > 1:
-                self.trouble("put", "duplicated", f"{payload} is stored as {ids}")
+                self.add_violation("put", "duplicated", f"{payload} is stored as {ids}")
         for payload in found.keys() - {payload for put in puts for payload in put.payloads}:
-            self.trouble("pop", "unexpected", f"{payload} was never put")
+            self.add_violation("pop", "unexpected", f"{payload} was never put")
 
 
 class _Queue(_Place):
@@ -195,7 +195,7 @@ class _Queue(_Place):
             for what in op.delivered:
                 delivery = Delivery(op, what)
                 if (what.id, what.token) in by_token:
-                    self.trouble("pop", "duplicated", f"{what.id} was delivered twice with one token")
+                    self.add_violation("pop", "duplicated", f"{what.id} was delivered twice with one token")
                 by_token[what.id, what.token] = delivery
                 self.deliveries[what.id].append(delivery)
         for deliveries in self.deliveries.values():
@@ -226,7 +226,7 @@ class _Queue(_Place):
             elif self.faults.set_back(earlier.of, end):
                 self.verdict.explain("pop", "leased before the clock was set back")
             else:
-                self.trouble("pop", "duplicated", f"{id_} was leased twice, {held_until - latest} ms too early")
+                self.add_violation("pop", "duplicated", f"{id_} was leased twice, {held_until - latest} ms too early")
 
     def _why_lapsed(self, earlier: Delivery) -> str:
         if earlier.settled is None:
@@ -241,12 +241,12 @@ class _Queue(_Place):
             if any(each.settled is not None and each.settled.verb == "ack" and not each.refused for each in deliveries):
                 self.verdict.count("ack", "recovered")
             else:
-                self.trouble("put", "lost", f"{id_} was delivered and is gone without an ack")
+                self.add_violation("put", "lost", f"{id_} was delivered and is gone without an ack")
             return
         if len(acked) > 1 and not self.faults.lost_leases(acked[0].of.began, acked[-1].of.ended):
             acks = sorted((each.settled for each in acked if each.settled is not None), key=lambda op: op.ended)
             if any(two.began > one.ended for one, two in pairwise(acks)):
-                self.trouble("ack", "duplicated", f"{id_} was acked {len(acked)} times")
+                self.add_violation("ack", "duplicated", f"{id_} was acked {len(acked)} times")
             else:
                 # A client that retries an ack and finds the message gone cannot know that another client acked it.
                 self.verdict.explained["acked by another client while its ack was in flight"] += 1
@@ -259,7 +259,7 @@ class _Queue(_Place):
             or (each.of.ended > first.ended and not self.faults.lost_leases(each.of.began, each.of.ended))
             for each in later
         ):
-            self.trouble("ack", "lost", f"{id_} was redelivered after its ack")
+            self.add_violation("ack", "lost", f"{id_} was redelivered after its ack")
 
     def _check_order(self) -> None:
         """If one push ended before another began, its message must be delivered first."""
@@ -290,7 +290,7 @@ class _Queue(_Place):
             if each.what.attempts > 1 or any(under_way):
                 self.verdict.explain("order", "delivered in order, but that response was lost")
             else:
-                self.trouble("order", "unexpected", f"{last.what.id} overtook {each.what.id}")
+                self.add_violation("order", "unexpected", f"{last.what.id} overtook {each.what.id}")
 
 
 def _as_leased(deliveries: list[Delivery]) -> None:
@@ -319,9 +319,11 @@ class _Stream(_Place):
             for each in op.delivered:
                 found[each.payload].add(each.id)
                 if at.setdefault(each.id, each.payload) != each.payload:
-                    self.trouble("pop", "unexpected", f"offset {each.id} holds {at[each.id]}, but held {each.payload}")
+                    self.add_violation(
+                        "pop", "unexpected", f"offset {each.id} holds {at[each.id]}, but held {each.payload}"
+                    )
                 if each.id not in left:
-                    self.trouble("pop", "lost", f"offset {each.id} was read, but is gone")
+                    self.add_violation("pop", "lost", f"offset {each.id} was read, but is gone")
         kept = {payload: ids for payload, ids in found.items() if ids & left}
         self.check_puts(kept)
         self._check_order()
@@ -335,7 +337,7 @@ class _Stream(_Place):
                 highest = max(highest, *(int(id_) for id_ in ended[at].ids))
                 at += 1
             if min(int(id_) for id_ in op.ids) < highest:
-                self.trouble("order", "unexpected", f"{op.ids} was appended after {highest} but precedes it")
+                self.add_violation("order", "unexpected", f"{op.ids} was appended after {highest} but precedes it")
 
 
 class _Inbox(_Place):
@@ -352,6 +354,6 @@ class _Inbox(_Place):
             lost_answers += op.limit * (op.outcome == "maybe")
             for each in op.delivered:
                 if each.payload in found:
-                    self.trouble("pop", "duplicated", f"{each.payload} was taken twice")
+                    self.add_violation("pop", "duplicated", f"{each.payload} was taken twice")
                 found[each.payload].add(each.id)
         self.check_puts(dict(found), may_be_lost=lost_answers)

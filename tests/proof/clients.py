@@ -45,7 +45,7 @@ class Refused(Exception):
         self.maybe_done = bool(body.get("maybe_done")) or not unkept
 
 
-TROUBLES = (PenstockError, OSError, http.client.HTTPException, Refused)
+CALL_ERRORS = (PenstockError, OSError, http.client.HTTPException, Refused)
 # The errors that report whether the request may have taken effect.
 REPORTS_OUTCOME = (DiskFull, TryLater, StoreUnreachable, Unreachable, Refused)
 
@@ -76,7 +76,7 @@ class Client(threading.Thread):
                 try:
                     self.step()
                     time.sleep(self.chance.uniform(0, 0.02))
-                except TROUBLES:
+                except CALL_ERRORS:
                     time.sleep(PAUSE_SECONDS)
         except BaseException as error:
             self.broken = error
@@ -99,7 +99,7 @@ class Client(threading.Thread):
         self.recorder.begin(op)
         try:
             return ask()
-        except TROUBLES as error:
+        except CALL_ERRORS as error:
             self.recorder.failed(op, error, maybe_done=error.maybe_done if isinstance(error, REPORTS_OUTCOME) else True)
             raise
 

@@ -234,7 +234,7 @@ class Outcome:
     cases: Counter[str] = field(default_factory=Counter)
     intact: int = 0
     served: int = 0
-    troubles: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
 
 
 def intact_places(sound: Sound, folder: Path) -> set[int]:
@@ -296,9 +296,9 @@ class Trial:
         lost = sorted(self.intact - set(served)) if complete else []
         self.outcome.served += len(served)
         if wrong:
-            self.outcome.troubles.append(f"{self.what}, {step}: {len(wrong)} wrong records from {wrong[0]} on")
+            self.outcome.violations.append(f"{self.what}, {step}: {len(wrong)} wrong records from {wrong[0]} on")
         if lost:
-            self.outcome.troubles.append(f"{self.what}, {step}: {len(lost)} intact records lost from {lost[0]} on")
+            self.outcome.violations.append(f"{self.what}, {step}: {len(lost)} intact records lost from {lost[0]} on")
 
     def run(self, *, reuse_may_happen: bool) -> None:
         self.outcome.intact += len(self.intact)
@@ -311,14 +311,14 @@ class Trial:
         repair(self.folder, self.sound.name)
         report = check(self.folder, self.sound.name)
         if not report.ok:
-            self.outcome.troubles.append(f"{self.what}: still damaged after repair: {report.findings}")
+            self.outcome.violations.append(f"{self.what}: still damaged after repair: {report.findings}")
         with LogReader(self.folder) as log:
             self.judge("repaired", read_all(log))
             self.judge("repaired, columns", columns_of(log), complete=False)
         with Log(self.folder) as log:
             added = log.append([b"new"]).first
         if added <= max(self.sound.truth) and not reuse_may_happen:
-            self.outcome.troubles.append(f"{self.what}: offset {added} was used again")
+            self.outcome.violations.append(f"{self.what}: offset {added} was used again")
 
 
 def run_closed(sound: Sound, folder: Path, kind: str, seed: int, outcome: Outcome) -> None:
@@ -363,12 +363,12 @@ def run(folder: Path, seed: int, rounds: int, makers: Sequence[str] = tuple(MAKE
             if trial is run_closed or not kind.startswith(NOT_WHILE_OPEN)
         ]
         for kind, trial, trial_seed in trials[list(MAKERS).index(how) % one_in :: one_in]:
-            before = len(outcome.troubles)
+            before = len(outcome.violations)
             try:
                 trial(sound, place, kind, trial_seed, outcome)
             except Exception as error:
-                outcome.troubles.append(f"{kind}, seed {trial_seed}: {error!r}")
-            outcome.troubles[before:] = [f"{how}: {each}" for each in outcome.troubles[before:]]
+                outcome.violations.append(f"{kind}, seed {trial_seed}: {error!r}")
+            outcome.violations[before:] = [f"{how}: {each}" for each in outcome.violations[before:]]
             outcome.cases[how] += 1
             shutil.rmtree(place / "damaged", ignore_errors=True)
     return outcome

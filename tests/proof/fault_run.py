@@ -94,16 +94,16 @@ def settle(world: World, faults: Faults, clients: list[Client], stop: threading.
     _drain(world.servers[0].url, recorder)
     verdict = check(recorder.history)
     for name in hanging:
-        verdict.accounting.trouble("put", "unexpected", f"{name} hangs")
+        verdict.accounting.add_violation("put", "unexpected", f"{name} hangs")
     for client in clients:
         if client.broken is not None:
-            verdict.accounting.trouble("put", "unexpected", f"{client.name} ended: {client.broken!r}")
+            verdict.accounting.add_violation("put", "unexpected", f"{client.name} ended: {client.broken!r}")
     for server in world.servers:
         server.terminate()
     try:
         world.check()
     except AssertionError as error:
-        verdict.accounting.trouble("put", "unexpected", f"counters or journal differ from a recount: {error}")
+        verdict.accounting.add_violation("put", "unexpected", f"counters or journal differ from a recount: {error}")
     return verdict
 
 

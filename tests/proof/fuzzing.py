@@ -157,9 +157,9 @@ def run(store: str, folder: Path, seed: int, size: int) -> dict[str, int | float
     hurt = damage.run(folder / "damage", seed, max(1, size // 10))
     done["logs damaged and read"] = hurt.cases.total()
     done["records intact in them"] = hurt.intact
-    done["wrong records served or intact ones lost"] = len(hurt.troubles)
-    if hurt.troubles:
-        raise AssertionError("\n".join(hurt.troubles[:50]))
+    done["wrong records served or intact ones lost"] = len(hurt.violations)
+    if hurt.violations:
+        raise AssertionError("\n".join(hurt.violations[:50]))
     done["command lines"] = sum(fuzz_cli(folder, seed, size).values())
     done["JSON bodies"] = fuzz_json(seed, 1_000 * size)
     done["raw requests parsed"] = fuzz_parser(seed, 4_000 * size)

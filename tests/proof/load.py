@@ -33,7 +33,7 @@ class Level:
     impatient: bool = False
     answered: int = 0
     refused: int = 0
-    troubles: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
     ms: list[float] = field(default_factory=list)
 
     @property
@@ -49,7 +49,7 @@ class Level:
             "clients": f"{self.clients}, impatient" if self.impatient else self.clients,
             "goodput_per_s": round(self.goodput, 1),
             "refused_429": self.refused,
-            "troubles": len(self.troubles),
+            "violations": len(self.violations),
             "p50_ms": round(self.percentile(0.5), 1),
             "p99_ms": round(self.percentile(0.99), 1),
         }
@@ -59,7 +59,7 @@ class Level:
 class Load:
     store: str
     levels: list[Level]
-    troubles: list[str]
+    violations: list[str]
 
 
 async def _push_until(level: Level, port: int, end: float) -> None:
@@ -84,10 +84,10 @@ async def _push_until(level: Level, port: int, end: float) -> None:
                 pause = IMPATIENT_SECONDS if level.impatient else after * random.uniform(0.5, 1.5)
                 await asyncio.sleep(max(0.0, min(pause, end - time.monotonic())))
             else:
-                level.troubles.append(received[:200].decode(errors="replace"))
+                level.violations.append(received[:200].decode(errors="replace"))
         writer.close()
     except OSError as error:
-        level.troubles.append(repr(error))
+        level.violations.append(repr(error))
 
 
 async def _run_level(level: Level, ports: list[int], seconds: float) -> None:
@@ -112,20 +112,20 @@ def run(store: str, folder: Path, seconds: float) -> Load:
                 kept = client.get("/queues/load/stats").json["ready"]
                 acknowledged = sum(each.answered for each in load.levels)
                 if kept < acknowledged:
-                    load.troubles.append(f"{acknowledged} messages were acknowledged, but {kept} are in the queue")
-                load.troubles += level.troubles[:3]
+                    load.violations.append(f"{acknowledged} messages were acknowledged, but {kept} are in the queue")
+                load.violations += level.violations[:3]
     finally:
         world.close()
-    load.troubles += judge(load.levels)
+    load.violations += judge(load.levels)
     return load
 
 
 def judge(levels: list[Level]) -> list[str]:
     best = max(level.goodput for level in levels)
-    troubles = []
+    violations = []
     for level in [each for each in levels if each.clients == levels[-1].clients]:
         if level.goodput < GOODPUT_SHARE_MIN * best:
-            troubles.append(f"goodput fell from {best:.0f} to {level.goodput:.0f} messages a second past saturation")
+            violations.append(f"goodput fell from {best:.0f} to {level.goodput:.0f} messages a second past saturation")
         if not level.refused:
-            troubles.append(f"none of {level.clients} clients got a 429")
-    return troubles
+            violations.append(f"none of {level.clients} clients got a 429")
+    return violations

@@ -42,14 +42,14 @@ class Report:
     without_disk: bool = False
 
     @property
-    def troubles(self) -> list[str]:
+    def violations(self) -> list[str]:
         found = list(self.failed)
         for fault_run in self.fault_runs:
-            found += [f"{fault_run.store}, seed {fault_run.seed}: {each}" for each in fault_run.verdict.troubles]
+            found += [f"{fault_run.store}, seed {fault_run.seed}: {each}" for each in fault_run.verdict.violations]
         for soak in self.soaks:
-            found += [f"{soak.store}, soak: {each}" for each in soak.troubles]
+            found += [f"{soak.store}, soak: {each}" for each in soak.violations]
         for load in self.loads:
-            found += [f"{load.store}, load: {each}" for each in load.troubles]
+            found += [f"{load.store}, load: {each}" for each in load.violations]
         return found
 
     def write(self, folder: Path) -> None:
@@ -62,7 +62,9 @@ class Report:
         (folder / "proof.json").write_bytes(msgspec.json.format(msgspec.json.encode(self._summary()), indent=1))
 
     def _parts(self) -> list[tuple[str, Any]]:
-        verdict = f"{len(self.troubles)} violations" if self.troubles else "nothing lost, unexpected or leased twice"
+        verdict = (
+            f"{len(self.violations)} violations" if self.violations else "nothing lost, unexpected or leased twice"
+        )
         when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         machine = f"{platform.machine()}, Python {platform.python_version()}"
         parts: list[tuple[str, Any]] = [
@@ -85,7 +87,7 @@ class Report:
             parts += [("h2", f"Nonsense, {name}"), ("table", [["what", "number"], *map(list, counts.items())])]
         for name, found in self.compatibility.items():
             parts += [("h2", f"Compatibility, {name}"), ("table", [["what", "outcome"], *map(list, found.items())])]
-        parts += [("h2", "Troubles"), ("list", self.troubles or ["none"])]
+        parts += [("h2", "Troubles"), ("list", self.violations or ["none"])]
         return parts
 
     def _fault_parts(self, store: str) -> list[tuple[str, Any]]:
@@ -123,7 +125,7 @@ class Report:
             }
         return {
             "seed": self.seed,
-            "troubles": self.troubles,
+            "violations": self.violations,
             "faults": stores,
             "soaks": {soak.store: soak.samples for soak in self.soaks},
             "loads": {load.store: [level.summary() for level in load.levels] for load in self.loads},

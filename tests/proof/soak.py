@@ -46,7 +46,7 @@ class Soak:
     verdict: Verdict
     samples: list[Sample]
     seconds: float
-    troubles: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
 
 
 def run(store: str, seed: int, folder: Path, seconds: float) -> Soak:
@@ -66,7 +66,7 @@ def run(store: str, seed: int, folder: Path, seconds: float) -> Soak:
     finally:
         world.close()
     _add_latencies(samples, recorder.history)
-    return Soak(store, verdict, samples, seconds, verdict.troubles + judge(samples))
+    return Soak(store, verdict, samples, seconds, verdict.violations + judge(samples))
 
 
 def _sample(world: World) -> Sample:
@@ -113,14 +113,14 @@ def judge(samples: list[Sample]) -> list[str]:
     def both(name: str) -> tuple[float, float]:
         return tuple(statistics.median(getattr(sample, name) for sample in part) for part in (early, late))  # type: ignore[return-value]
 
-    troubles = []
+    violations = []
     before, after = both("memory_mib")
     if after > before * GROWTH_MAX and after > before + GROWTH_MIB_MAX:
-        troubles.append(f"memory grew from {before:.0f} to {after:.0f} MiB")
+        violations.append(f"memory grew from {before:.0f} to {after:.0f} MiB")
     before, after = both("files")
     if after > before + FILES_MORE_MAX:
-        troubles.append(f"open files grew from {before:.0f} to {after:.0f}")
+        violations.append(f"open files grew from {before:.0f} to {after:.0f}")
     before, after = both("p50_ms")
     if after > before * LATENCY_GROWTH_MAX and after > before + LATENCY_MORE_MS_MAX:
-        troubles.append(f"latency grew from {before:.0f} to {after:.0f} ms")
-    return troubles
+        violations.append(f"latency grew from {before:.0f} to {after:.0f} ms")
+    return violations

@@ -132,12 +132,12 @@ def test_permitted_histories_have_no_violations_and_are_explained(
     ops: list[Op], faults: list[Fault], explained: dict[str, int]
 ) -> None:
     verdict = check(history("fifo", ops, faults))
-    assert verdict.troubles == []
+    assert verdict.violations == []
     assert dict(verdict.explained) == explained
 
 
 @pytest.mark.parametrize(
-    ("kind", "ops", "faults", "trouble"),
+    ("kind", "ops", "faults", "violation"),
     [
         ("queue", [push()], [], "put lost"),
         ("queue", [push(), lease(20)], [], "put lost"),
@@ -168,15 +168,15 @@ def test_permitted_histories_have_no_violations_and_are_explained(
         ("inbox", [push(), take(20, (1, "a")), take(40, (1, "a"))], [], "pop duplicated"),
     ],
 )
-def test_violations_are_reported(kind: Kind, ops: list[Op], faults: list[Fault], trouble: str) -> None:
+def test_violations_are_reported(kind: Kind, ops: list[Op], faults: list[Fault], violation: str) -> None:
     verdict = check(history(kind, ops, faults))
-    assert [each.partition(":")[0] for each in verdict.troubles] == [trouble]
+    assert [each.partition(":")[0] for each in verdict.violations] == [violation]
 
 
 def test_an_inbox_may_lose_only_the_messages_of_a_lost_response() -> None:
     ops = [push(), push("b", 2), push("c", 3), take(20, outcome="maybe")]
-    assert len(check(history("inbox", ops)).troubles) == 3
-    assert check(history("inbox", [*ops[1:]])).troubles == []
+    assert len(check(history("inbox", ops)).violations) == 3
+    assert check(history("inbox", [*ops[1:]])).violations == []
 
 
 def test_a_saved_history_gets_the_same_verdict(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_log_with_changed_files_never_serves_a_wrong_byte(tmp_path: Path) -> N
 @pytest.mark.parametrize("how", list(damage.MAKERS))
 def test_no_kind_of_damage_loses_intact_records_or_serves_wrong_ones(tmp_path: Path, how: str) -> None:
     outcome = damage.run(tmp_path, SEED, 1, (how,), one_in=5)
-    assert outcome.troubles == []
+    assert outcome.violations == []
     assert outcome.intact > 500
 
 
@@ -62,7 +62,7 @@ def flat(**changes: list[float]) -> list[Sample]:
 
 
 @pytest.mark.parametrize(
-    ("samples", "troubles"),
+    ("samples", "violations"),
     [
         (flat(), 0),
         (flat(memory_mib=[40.0, 60, 60, 60, 61, 60, 62, 61]), 0),
@@ -71,8 +71,8 @@ def flat(**changes: list[float]) -> list[Sample]:
         (flat(p50_ms=[2.0, 2, 2, 4, 8, 16, 32, 64]), 1),
     ],
 )
-def test_a_soak_that_is_not_flat_is_reported(samples: list[Sample], troubles: int) -> None:
-    assert len(judge_soak(samples)) == troubles
+def test_a_soak_that_is_not_flat_is_reported(samples: list[Sample], violations: int) -> None:
+    assert len(judge_soak(samples)) == violations
 
 
 def test_falling_goodput_and_missing_refusals_are_reported() -> None:
