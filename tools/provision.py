@@ -96,7 +96,7 @@ def probe_java(java: Path) -> Found:
     if not home or not version:
         raise Unfit("it does not report its home and version")
     if leading_number(version[1]) not in JAVA_VERSIONS:
-        raise Unfit(f"version {version[1]} is not between {JAVA_VERSIONS[0]} and {JAVA_VERSIONS[-1]}")
+        raise Unfit(f"version {version[1]} is not within {JAVA_VERSIONS[0]} to {JAVA_VERSIONS[-1]}")
     return {"home": home[1], "version": version[1]}
 
 
@@ -175,7 +175,7 @@ def installed_browser() -> Found | None:
         failure = apt_get("install", *options, "-y", "--no-install-recommends", *packages)
         if failure is None:
             return find_browser()
-        print(f"apt-get could not install chromium: {failure}", file=sys.stderr)
+        print(f"apt-get did not install chromium: {failure}", file=sys.stderr)
     return None
 
 
