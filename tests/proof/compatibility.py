@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import penstock
+from penstock.core.commands import Ack, Settled, SettleItem
 from penstock.server.background import CANARY_QUEUE
+from penstock.store.factory import open_store
+from tests.crash import migration_rounds
 from tests.integration.command_line import penstock as command
 from tests.integration.serving import Process, clean_environment, process
 from tests.postgres import cluster, drop_schema, new_schema
@@ -172,7 +177,13 @@ class Version:
     def start(self, script: str, *arguments: str) -> subprocess.Popen[str]:
         words = [sys.executable, "-c", f"import json, os, sys\nimport penstock\n{script}", *arguments]
         return subprocess.Popen(
-            words, env=self.environment, cwd=self.sources, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            words,
+            env=self.environment,
+            cwd=self.sources,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def run(self, script: str, *arguments: str) -> Any:
@@ -239,10 +250,105 @@ def use_with_previous(kind: str, folder: Path, count: int) -> str:
         return outcome
 
 
+# A process of an older version that has the store open while it is migrated
+
+OLDER = """
+def try_all(calls):
+    outcomes = {}
+    for name, call in calls.items():
+        try:
+            outcomes[name] = [call(), None]
+        except penstock.PenstockError as error:
+            outcomes[name] = [None, f"{type(error).__name__}: {error}"]
+    print(json.dumps(outcomes), flush=True)
+
+with penstock.connect(sys.argv[1]) as client:
+    queue = client.create_queue("orders", lease_ms=3_600_000)
+    queue.push_many([{"number": number} for number in range(200)])
+    leased = queue.lease(50)
+    print(json.dumps([[message.id, message.token] for message in leased]), flush=True)
+    for number, _ in enumerate(sys.stdin):
+        try_all({
+            "push": lambda: queue.push(f"late {number}").id,
+            "lease": lambda: [[message.id, message.token] for message in queue.lease(2)],
+            "ack": lambda: [len(queue.ack_many([leased[-1]])), leased[-1].id, leased.pop()][:2],
+        })
+"""
+OPEN_AND_STOP = """
+from tests.crash.migration_rounds import OldDatabase, OldFile, Step
+(OldFile if sys.argv[1] == "sqlite" else OldDatabase).arm(Step("statement", int(sys.argv[3])))
+from penstock.store.factory import open_store
+open_store(sys.argv[2].removeprefix("sqlite:///"))
+"""
+BEFORE_COMMIT = {"sqlite": (13, 16, 19), "postgresql": (5, 8, 9)}
+"""Statements of an opening process that all come before the commit of a migration."""
+
+
+def _kill_at(kind: str, url: str, statement: int) -> None:
+    """Kill a process of this version that opens the store, at a statement."""
+    opener = Version(ROOT).start(OPEN_AND_STOP, kind, url, str(statement))
+    os.waitid(os.P_PID, opener.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    opener.kill()
+    said = opener.communicate()[1]
+    assert not said, said
+    assert opener.returncode == -signal.SIGKILL
+
+
+def migrate_under(kind: str, folder: Path) -> dict[str, str]:
+    """Let a process of the previous version use a store while others migrate it, of which the first are killed.
+
+    It goes on working until the migration is committed, and then gets typed errors. Nothing is lost or leased twice.
+    Returns the errors by call.
+    """
+    old = Version(sources_of(PREVIOUS, folder / "old"))
+    with new_store(kind, folder) as url:
+        older = old.start(OLDER, url)
+        try:
+            assert older.stdin is not None
+            assert older.stdout is not None
+            pushed, acked = 200, set()
+            leased = dict(json.loads(older.stdout.readline()))
+            errors: dict[str, str] = {}
+            for statement in (*BEFORE_COMMIT[kind], None):
+                if statement is None:
+                    penstock.connect(url).close()
+                else:
+                    _kill_at(kind, url, statement)
+                older.stdin.write("\n")
+                older.stdin.flush()
+                outcomes = json.loads(older.stdout.readline())
+                errors = {name: error for name, (_, error) in outcomes.items() if error}
+                assert not errors or statement is None, "a migration that was killed leaves the store as it was"
+                pushed += "push" not in errors
+                leased.update([] if "lease" in errors else outcomes["lease"][0])
+                if "ack" not in errors:
+                    assert outcomes["ack"][0][0] == 0
+                    acked.add(outcomes["ack"][0][1])
+            assert {"lease", "ack"} <= errors.keys(), "it would not see leases that are stored as ranges"
+        finally:
+            older.kill()
+            older.communicate()
+        with penstock.connect(url) as client:
+            queue = client.queue("orders")
+            others = [message.id for message in queue.lease(1_000)]
+            assert not leased.keys() & set(others), "leased twice"
+            assert len(others) == len(set(others)) == pushed - len(leased), "lost or doubled"
+            open_leases = [SettleItem(id, token) for id, token in leased.items() if id not in acked]
+        with closing(open_store(url.removeprefix("sqlite:///"))) as store:
+            (settled,) = store.apply([Ack(queue="orders", items=open_leases)])
+            assert set(settled.results) == {Settled.OK}
+        return errors
+
+
 def run(kind: str, folder: Path, seconds: float) -> dict[str, Any]:
     """Migrate the stores of a stopped and of a killed default server in both directions; run two versions together."""
     moved = [move_used_store(kind, folder / f"kill-{kill}", seconds, kill=kill)["messages"] for kill in (False, True)]
-    return {"messages moved": moved, "previous version": use_with_previous(kind, folder, count=500)}
+    return {
+        "messages moved": moved,
+        "previous version": use_with_previous(kind, folder, count=500),
+        "killed while it migrated": migration_rounds.run(kind, folder / "killed", every=1),
+        "open while it was migrated": migrate_under(kind, folder / "under"),
+    }
 
 
 def later_version(folder: Path) -> Version:
