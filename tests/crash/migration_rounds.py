@@ -169,6 +169,7 @@ class OldDatabase(OldStore):
     def __init__(self, cluster: Cluster, version: int | None) -> None:
         self._cluster = cluster
         self.url = f"{self._at('copy')}&schema={SCHEMA}"
+        self._watch = psycopg.connect(self._at("postgres"), autocommit=True)
         self._execute("postgres", "DROP DATABASE IF EXISTS original", "CREATE DATABASE original")
         with psycopg.connect(self._at("original"), autocommit=True) as connection:
             connection.execute((FIXTURES / "postgres.sql").read_text("utf-8").encode())
@@ -181,31 +182,32 @@ class OldDatabase(OldStore):
     def _at(self, database: str) -> str:
         return urlunsplit(urlsplit(self._cluster.url)._replace(path=f"/{database}"))
 
-    def _execute(self, database: str, *statements: str) -> list[Any]:
+    def _execute(self, database: str, *statements: str) -> list[list[Any]]:
+        """Return the rows of each statement."""
         with psycopg.connect(self._at(database), autocommit=True) as connection:
-            for statement in statements:
-                cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor.description else []
+            cursors = [connection.execute(statement.encode()) for statement in statements]
+            return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+    def _find(self, query: str) -> bool:
+        return bool(self._watch.execute(query.encode()).fetchone())
 
     def copy(self) -> None:
         self._execute("postgres", "DROP DATABASE IF EXISTS copy WITH (FORCE)", "CREATE DATABASE copy TEMPLATE original")
 
     def dump(self) -> Dump:
-        found = self._execute(
+        relations, functions = self._execute(
             "copy",
             "SELECT c.relkind, c.relname, string_agg(a.attname || ' ' || a.atttypid::regtype, ', ' ORDER BY a.attname) "
-            f"FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped "
+            "FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped "
             f"WHERE c.relnamespace = '{SCHEMA}'::regnamespace GROUP BY 1, 2 ORDER BY 2",
+            f"SELECT proname, md5(prosrc) FROM pg_proc WHERE pronamespace = '{SCHEMA}'::regnamespace ORDER BY 1, 2",
         )
-        tables = [name for kind, name, _ in found if kind in ("r", "S", b"r", b"S")]
+        tables = [name for kind, name, _ in relations if kind in ("r", "S", b"r", b"S")]
         assert len(tables) > 10
-        source = f"SELECT proname, md5(prosrc) FROM pg_proc WHERE pronamespace = '{SCHEMA}'::regnamespace ORDER BY 1, 2"
-        found += self._execute("copy", source)
-        for table in tables:
-            columns = "version, name, checksum" if table == "migration" else "*"
-            rows = self._execute("copy", f"SELECT {columns} FROM {SCHEMA}.{table}")
-            found.append((table, sorted(rows, key=repr)))
-        return found
+        columns = {"migration": "version, name, checksum"}
+        queries = [f"SELECT {columns.get(table, '*')} FROM {SCHEMA}.{table}" for table in tables]
+        rows = [sorted(each, key=repr) for each in self._execute("copy", *queries)]
+        return [relations, functions, *zip(tables, rows, strict=True)]
 
     @staticmethod
     def arm(step: Step) -> None:
@@ -231,7 +233,7 @@ class OldDatabase(OldStore):
     def reaches(self, opener: int, step: Step) -> bool:
         waiting = f"SELECT 1 FROM pg_locks WHERE objid = {PAUSE_LOCK} AND NOT granted"
         for _ in poll() if step.kind != "statement" else ():
-            if self._execute("postgres", waiting):
+            if self._find(waiting):
                 return True
             if os.waitid(os.P_PID, opener, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 break
@@ -239,7 +241,7 @@ class OldDatabase(OldStore):
 
     def settle(self) -> None:
         for _ in poll():
-            if not self._execute("postgres", "SELECT 1 FROM pg_stat_activity WHERE application_name = 'penstock'"):
+            if not self._find("SELECT 1 FROM pg_stat_activity WHERE application_name = 'penstock'"):
                 return
 
 
@@ -247,7 +249,7 @@ def poll() -> Iterator[None]:
     end = time.monotonic() + SECONDS_MAX
     while time.monotonic() < end:
         yield
-        time.sleep(0.002)
+        time.sleep(0.01)
     raise TimeoutError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.proof import compatibility
 
-EVERY = {"sqlite": 3, "postgresql": 3}
+EVERY = {"sqlite": 4, "postgresql": 15}
 
 
 @pytest.mark.parametrize("kind", EVERY)
