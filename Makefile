@@ -16,7 +16,7 @@ COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve check test test-fast test-postgres-versions lint types format sync docs js-types provision proof proof-pipeline mutate audit wheel binary demo demo-install first-hour screenshots bench-dashboard bench-embedded bench-server bench-log bench-journal bench-postgres bench-bytes bench-compare bench-spark lock clean force
+.PHONY: help serve check test test-fast test-postgres-versions lint types format sync docs js-types provision proof proof-pipeline mutate audit wheel binary demo demo-install first-hour screenshots bench-dashboard bench-embedded bench-server bench-log bench-journal bench-postgres bench-bytes bench-growth bench-compare bench-spark lock clean force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ bench-postgres: provision $(STAMPS)/bench-postgres ## benchmark the PostgreSQL s
 
 bench-bytes: $(STAMPS)/bench ## count the bytes that push, lease and ack write to disk
 	$(BIN)/python benchmarks/written_bytes.py $(ARGS)
+
+bench-growth: provision $(STAMPS)/bench-server $(STAMPS)/bench-postgres ## measure processor time per message as clients, queues, payload and backlog grow
+	$(BIN)/python benchmarks/growth.py $(ARGS)
 
 bench-compare: provision $(STAMPS)/bench $(STAMPS)/bench-server $(STAMPS)/bench-postgres ## compare this tree with a revision (ARGS="--base REV")
 	$(BIN)/python benchmarks/compare.py $(ARGS)

@@ -13,6 +13,8 @@ Row = dict[str, Any]
 BY_KEY: dict[str, type[System]] = {system.key: system for system in SYSTEMS}
 SYNC_NAME = {"full": "FULL (fsync per commit)", "relaxed": "NORMAL (no fsync per commit)"}
 POP_RATIO_MOST, TARGET_WAITING = 1.5, 5_000_000
+# With a backlog alone, and nothing delayed, leased or dead beside it.
+BACKLOG_RATIO_MAX = 1.2
 MEMORY_MB_MOST, TARGET_PUSHED = 150, 1_000_000
 
 
@@ -137,11 +139,14 @@ def state(rows: list[Row]) -> list[str]:
         cost = f"{row['median']:,.0f}", f"{row['p99']:,.0f}", f"{pop_ratio(row, rows):.2f}×"
         lines.append([f"pop of {row['batch']}, {row['durability']}: {row['queue']}", *cost])
     worst = max(pop_ratio(row, rows) for row in rows)
-    judged = verdict(worst <= POP_RATIO_MOST, max(row["waiting"] for row in rows) >= TARGET_WAITING)
+    complete = max(row["waiting"] for row in rows) >= TARGET_WAITING
+    backlog = max(pop_ratio(row, rows) for row in rows if row["queue"].endswith(" waiting"))
     return [
         "## Time of a pop by contents of the file (µs)",
         table(["Penstock", "median", "p99", "median relative to the small queue"], lines),
-        f"The largest ratio is {worst:.2f}×; the target of at most {POP_RATIO_MOST}× {judged}.",
+        f"With a backlog alone the largest ratio is {backlog:.2f}×; the target of at most {BACKLOG_RATIO_MAX}× "
+        f"{verdict(backlog <= BACKLOG_RATIO_MAX, complete)}. With all contents it is {worst:.2f}×; "
+        f"the target of at most {POP_RATIO_MOST}× {verdict(worst <= POP_RATIO_MOST, complete)}.",
     ]
 
 
