@@ -16,7 +16,7 @@ COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve check test test-fast test-postgres-versions lint types format sync docs js-types provision proof proof-pipeline mutate audit wheel binary demo demo-install first-hour screenshots bench-dashboard bench-embedded bench-server bench-log bench-journal bench-postgres bench-bytes bench-growth bench-compare bench-spark lock clean force
+.PHONY: help serve check test test-fast test-postgres-versions test-spark-versions lint types format sync docs js-types provision proof proof-pipeline mutate audit wheel binary demo demo-install first-hour screenshots bench-dashboard bench-embedded bench-server bench-log bench-journal bench-postgres bench-bytes bench-growth bench-compare bench-spark lock clean force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test-fast: provision ## the gate without tests marked spark, browser or soak
 
 test-postgres-versions: provision ## test the PostgreSQL store on every available major version
 	$(BIN)/python tools/postgres_versions.py $(PYTEST_ARGS) $(ARGS)
+
+test-spark-versions: provision ## test the Spark source and sink on every supported release of PySpark
+	$(BIN)/python tools/spark_versions.py $(ARGS)
 
 lint: $(STAMPS)/test ## check lint rules and formatting
 	$(BIN)/ruff check

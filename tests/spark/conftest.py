@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
 
 from penstock.cli import pipeline, pipeline_replay, pipeline_run, pipeline_sql, pipeline_tables
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.runtime.session import open_session
-from tests.spark.support import Work
+from tests.spark.support import OLD_SPARK, Work
 from tools import jar
 
 
@@ -24,8 +25,13 @@ def spark_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(spark_log: Path) -> Iterator[Any]:
-    jar.build()
-    session = open_session(spark_log, master="local[2]", brief=True, settings={"spark.sql.shuffle.partitions": "1"})
+    settings = {"spark.sql.shuffle.partitions": "1"}
+    if OLD_SPARK:
+        builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+        session = builder.config("spark.sql.session.timeZone", "UTC").config(map=settings).getOrCreate()
+    else:
+        jar.build()
+        session = open_session(spark_log, master="local[2]", brief=True, settings=settings)
     yield session
     session.stop()
 

@@ -19,7 +19,7 @@ from penstock.pipeline.source.log_sources import ServerLocation
 from penstock.store.factory import open_streams
 from tests.conformance.support import MINUTE_MS, push_command
 from tests.integration.serving import running
-from tests.spark.support import PostgresWork, Work, check_lake
+from tests.spark.support import SMALL_BATCHES, PostgresWork, Work, check_lake
 
 pytestmark = pytest.mark.spark
 
@@ -58,7 +58,7 @@ def test_a_databases_journal_is_read_as_a_batch_and_as_a_stream(
     rows = spark.read.format("penstock").option("minPartitions", 3).load(database.where).collect()
     found = sorted((row["offset"], row.number, row.kind, row.body and bytes(row.body)) for row in rows)
     assert found == [(event.offset, event.number, event.kind, event.body) for event in database.events()]
-    offsets(spark, database.where, tmp_path, maxOffsetsPerTrigger="20", consumer="copy")
+    offsets(spark, database.where, tmp_path, consumer="copy", **SMALL_BATCHES)
     database.some(20, seed=1)
     database.drained()
     read = offsets(spark, database.where, tmp_path, consumer="copy")
