@@ -17,13 +17,24 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from penstock.pipeline.runtime.java import find_java
+from tools import provision
 from tools.provision import ROOT
 
 VERSIONS = ("4.0", "4.1", "4.2", "4.3")
 FOLDER = ROOT / "build" / "spark-versions"
 # The test files import these, and the server under test needs some.
 TEST_PACKAGES = (
-    *("deltalake", "duckdb", "hatchling", "hypothesis", "prometheus-client", "psutil", "psycopg", "psycopg-binary"),
+    *(
+        "deltalake",
+        "duckdb",
+        "hatchling",
+        "hypothesis",
+        "pandas",
+        "prometheus-client",
+        "psutil",
+        "psycopg",
+        "psycopg-binary",
+    ),
     *("pytest", "pytest-timeout", "uvloop", "websockets"),
 )
 TESTS = ("tests/spark/test_source.py", "tests/spark/test_remote_logs.py", "-k", "not lake")
@@ -70,6 +81,7 @@ def check(spark: str, wheel: Path) -> str | None:
     python = str(folder / "bin" / "python")
     pip = [python, "-m", "pip", "-q", "--disable-pip-version-check", "install"]
     environment = {**os.environ, "JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": python}
+    shutil.copy(provision.CHOICE, folder)  # The tests look for PostgreSQL there.
     empty = folder / "empty"
     empty.mkdir()
     pytest = [python, "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider", *TESTS, *sys.argv[1:]]

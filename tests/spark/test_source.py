@@ -12,17 +12,16 @@ from penstock import connect
 from penstock.log.streams import FileStreams
 from penstock.pipeline.replay import stage_frame
 from penstock.pipeline.sink.staging import Batch
-from penstock.pipeline.source.data_source import PenstockSource
 from penstock.pipeline.source.options import write_options
 from tests.integration.serving import running
-from tests.spark.support import OLD_SPARK, SMALL_BATCHES, Work, events_in
+from tests.spark.support import OLD_SPARK, SMALL_BATCHES, Work, events_in, register
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(autouse=True)
 def registered(spark: Any) -> None:
-    spark.dataSource.register(PenstockSource)
+    register(spark)
 
 
 def test_a_batch_reads_the_journal_as_it_was_written(spark: Any, work: Work) -> None:
