@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import Conflict, InvalidInput
 from penstock.pipeline.source.log_sources import SourceLog
-from penstock.pipeline.source.options import ReadOptions
+from penstock.pipeline.source.options import ReadOptions, Timestamp
 from penstock.pipeline.source.range_reader import RangeReader
 
 OFFSET, LOST, UID = "offset", "lost", "uid"
@@ -31,7 +31,8 @@ class StreamReader(RangeReader, DataSourceStreamReader):
         super().__init__(options, schema)
         if options.end != "latest":
             hint = "it is for batch reads; trigger(availableNow=True) stops at the end that it finds at its start"
-            raise InvalidInput("endingOffsets is not supported for streaming queries", field="endingOffsets", hint=hint)
+            name = "endingTimestamp" if isinstance(options.end, Timestamp) else "endingOffsets"
+            raise InvalidInput(f"{name} is not supported for streaming queries", field=name, hint=hint)
         if options.offsets_max is not None and not self.limits_batches:
             hint = "leave it out, or use Spark 4.2 or newer"
             raise InvalidInput(
@@ -51,7 +52,7 @@ class StreamReader(RangeReader, DataSourceStreamReader):
     def initialOffset(self) -> Offset:
         return {OFFSET: self.options.first(self.log), LOST: 0, UID: self.log.uid}
 
-    def latestOffset(self) -> Offset:
+    def latestOffset(self) -> Offset:  # type: ignore[override]
         end = self.log.next_offset
         start = self.options.start
         return {OFFSET: max(end, start) if isinstance(start, int) else end, LOST: 0, UID: self.log.uid}
