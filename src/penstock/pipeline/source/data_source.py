@@ -13,9 +13,11 @@ A schema with fewer columns reads less: without the body, events take half the t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -24,12 +26,13 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.pipeline.sink.writer import SinkWriter, StreamWriter
-from penstock.pipeline.source.log_sources import schema_of
-from penstock.pipeline.source.options import read_options, write_options
+from penstock.pipeline.source.columns import spark_schema
+from penstock.pipeline.source.filters import RowFilters
+from penstock.pipeline.source.log_sources import SourceLog, schema_of
+from penstock.pipeline.source.options import ReadOptions, read_options, write_options
 from penstock.pipeline.source.range_reader import RangeReader
 from penstock.pipeline.source.stream_reader import StreamReader
 
@@ -47,10 +50,11 @@ class PenstockSource(DataSource):
         return "penstock"
 
     def schema(self) -> StructType:
-        return from_arrow_schema(schema_of(read_options(self.options).stream))
+        return spark_schema(read_options(self.options).stream)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return PartitionReader(read_options(self.options), schema)
+        options = read_options(self.options)
+        return (FilteringReader if options.pushes_filters else PartitionReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return NewestStreamReader(read_options(self.options), schema)
@@ -63,6 +67,30 @@ class PenstockSource(DataSource):
 
 
 class PartitionReader(RangeReader, DataSourceReader):
+    """Batch reads."""
+
     def partitions(self) -> Sequence[InputPartition]:
         with closing(self.options.open()) as log:
             return self.plan(log, self.options.first(log), self.options.last(log))
+
+
+class FilteringReader(PartitionReader):
+    """Batch reads to which Spark passes a query's filters.
+
+    Spark plans a DataFrame's read once for all queries, with the filters of the first, so this is not the default. The
+    extension for Spark's JVM plans every query for itself.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._filters = RowFilters(schema_of(options.stream))
+
+    def pushFilters(self, filters: Sequence[Any]) -> Sequence[Any]:
+        self._filters.add(filters)
+        return filters
+
+    def narrowed(self, log: SourceLog, start: int, end: int) -> tuple[int, int]:
+        return self._filters.narrowed(log, start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return map(self._filters.rows, super().read(partition))

@@ -40,13 +40,17 @@ class RangeReader:
         if lost:
             # Output of tasks and the driver goes to Spark's log.
             logging.getLogger(__name__).warning("%d records of %s from offset %d were trimmed", lost, log.name, start)
-        start += lost
+        start, end = self.narrowed(log, start + lost, end)
         if start >= end:
             return []
         count = max(self.options.partitions_min, os.cpu_count() or 1)
         parts = parts_of(log.segments(), start, end, min(count, end - start))
         folder = log.descriptor() if isinstance(log, FolderLog) else ()
         return [Range(part.start, part.end, *folder) for part in parts]
+
+    def narrowed(self, log: SourceLog, start: int, end: int) -> tuple[int, int]:
+        """Return the part of a range that has to be read."""
+        return start, end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # For an empty list of partitions, Spark creates one without a value, or with Spark 4.0 none.
