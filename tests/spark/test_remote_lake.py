@@ -214,23 +214,21 @@ def test_requests_do_not_grow_with_history(
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
         Lake(bucket).create()
         costs = []
-        for first in (1, 31):
-            for position in range(first, first + 30):
-                if position == first + 20:  # Where the log has as many commits since its last checkpoint.
-                    before = proxy.counts()[0].total()
-                table = Lake(bucket)[QUEUE_MINUTES]
-                put(table, position, [position])
+        for first in (1, 11, 21):  # From checkpoint to checkpoint.
+            before = proxy.counts()[0].total()
+            for position in range(first, first + 10):
+                put(Lake(bucket)[QUEUE_MINUTES], position, [1])
             costs.append(proxy.counts()[0].total() - before)
-    assert costs[1] <= 1.1 * costs[0]
+    assert costs[2] <= 1.1 * costs[1]
 
 
 def test_failed_slow_and_truncated_answers_change_nothing(
     bucket: Any, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with closing(ProxyProcess(object_store.port, faults=0.1, seed=3)) as proxy:
+    with closing(ProxyProcess(object_store.port, faults=0.05, seed=3)) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
         position = 0
-        while position < 12:
+        while position < 8:
             try:
                 table = Lake(bucket)[QUEUE_MINUTES]
                 if position == 0:
@@ -243,8 +241,8 @@ def test_failed_slow_and_truncated_answers_change_nothing(
         injected = proxy.counts()[1]
     monkeypatch.setenv("AWS_ENDPOINT_URL", object_store.environment["AWS_ENDPOINT_URL"])
     found = Lake(bucket)[QUEUE_MINUTES].dataset().to_table()
-    assert found.num_rows == 12 == len(set(found["minute"].to_pylist()))
-    assert injected.total() > 5
+    assert found.num_rows == 8 == len(set(found["minute"].to_pylist()))
+    assert injected.total() > 3
 
 
 def test_a_missing_file_and_a_store_that_is_gone_are_errors_without_secrets(
