@@ -104,9 +104,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument("--master", default="local[2]", help="Spark's, or: standalone")
     chosen = parser.parse_args()
-    say(
-        f"{chosen.rounds} rounds, {chosen.messages} messages, {chosen.store}, lake: {chosen.lake}, seed {chosen.seed}, {chosen.master}"
-    )
+    what = f"{chosen.rounds} rounds, {chosen.messages} messages, {chosen.store}, lake: {chosen.lake}"
+    say(f"{what}, seed {chosen.seed}, {chosen.master}")
     with tempfile.TemporaryDirectory(prefix="penstock-rounds-") as folder:
         place = Place(Path(folder), chosen.store, chosen.master, lake=chosen.lake)
         try:

@@ -172,10 +172,15 @@ class LakeTable:
         return self
 
     def position(self, app: str) -> int | None:
-        return self.delta.transaction_version(app)
+        with self._errors("reading"):
+            return self.delta.transaction_version(app)
+
+    def _all_entries(self) -> pa.Table:
+        with self._errors("reading"):
+            return pa.table(self.delta.get_add_actions(flatten=True))
 
     def _entries(self, least: dict[str, Any]) -> pa.Table:
-        found = pa.table(self.delta.get_add_actions(flatten=True))
+        found = self._all_entries()
         for column, value in least.items():
             name = f"max.{column}"
             if found.num_rows and name in found.column_names:
@@ -367,7 +372,7 @@ class LakeTable:
             self.vacuum(hours)
 
     def size(self, app: str | None) -> Size:
-        found = pa.table(self.delta.get_add_actions(flatten=True))
+        found = self._all_entries()
         self._present(found["path"].to_pylist())
         return Size(
             table=self.table.name,
@@ -422,7 +427,7 @@ class Lake:
                     f"{table.table.name} is ahead of {BRONZE.name}, from which it is computed: files were removed",
                     hint="use another folder with --lake, or restore the files",
                 )
-        if bronze.position(app) is None and bronze.delta.get_add_actions().num_rows:
+        if bronze.position(app) is None and bronze._all_entries().num_rows:
             raise Conflict(
                 f"the lake in {self.folder} was filled from another journal",
                 hint="use another folder with --lake",
