@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,9 @@ from pyspark.sql import SparkSession
 
 from penstock.cli import pipeline, pipeline_replay, pipeline_run, pipeline_sql, pipeline_tables
 from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.storage import RemoteFolder
 from penstock.pipeline.runtime.session import open_session
+from tests.object_store import BUCKET, ObjectStore
 from tests.spark.support import OLD_SPARK, Work
 from tools import jar
 
@@ -46,6 +49,28 @@ def work(tmp_path: Path) -> Iterator[Work]:
 @pytest.fixture
 def lake(work: Work) -> Lake:
     return Lake(work.data / "lake")
+
+
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    started = ObjectStore(tmp_path_factory.mktemp("s3"))
+    yield started
+    started.kill()
+
+
+@pytest.fixture
+def bucket(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> RemoteFolder:
+    """An empty folder of an S3 server that this process finds by its environment."""
+    for name, value in object_store.environment.items():
+        monkeypatch.setenv(name, value)
+    return RemoteFolder(f"s3://{BUCKET}/{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def remote_lake(spark: Any, object_store: ObjectStore, bucket: RemoteFolder) -> Lake:
+    """A lake on S3, which Spark's Python workers find as well. Its Java has no connector."""
+    spark.sparkContext.environment.update(object_store.environment)
+    return Lake(bucket)
 
 
 @pytest.fixture

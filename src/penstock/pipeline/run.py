@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow.parquet as pq
 from msgspec import Struct
 
 from penstock.errors import Conflict, OffsetTrimmed
@@ -22,7 +21,7 @@ from penstock.journal.events import Kind
 from penstock.pipeline.lake import gold, silver
 from penstock.pipeline.lake.files import write_files, write_parts
 from penstock.pipeline.lake.lake import Lake, LakeTable, NewFile, app_of
-from penstock.pipeline.lake.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
+from penstock.pipeline.lake.tables import BRONZE, EVENT_COLUMNS, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
 from penstock.pipeline.runtime.session import cores_of
 from penstock.pipeline.source.log_sources import FolderLocation, LogLocation
 from penstock.pipeline.source.offset_ranges import OffsetRange, end_within, is_small, parts_of
@@ -174,10 +173,7 @@ class Pipeline:
 
     def _kinds(self, start: int) -> frozenset[str]:
         """Return the kinds of the few events since an offset, to skip Spark jobs that would find nothing."""
-        files = self._lake[BRONZE].files(offset=start)
-        return frozenset(
-            kind for file in files for kind in pq.read_table(file, columns=["kind"])["kind"].unique().to_pylist()
-        )
+        return frozenset(self._lake[BRONZE].values("kind", offset=start))
 
     def _gold(self, end: int) -> None:
         queues, minutes = self._lake[QUEUES], self._lake[QUEUE_MINUTES]
@@ -202,7 +198,7 @@ class Pipeline:
     def _events(self, start: int, end: int, **least: datetime) -> DataFrame:
         """Return the events between two offsets; `least` skips files, not rows."""
         bronze = self._lake[BRONZE]
-        events = bronze.read(self._spark, offset=start, **least)
+        events = bronze.read(self._spark, EVENT_COLUMNS, offset=start, **least)
         first = bronze.least_of("offset", offset=start)
         if first is None or (first >= start and bronze.position(self.app) == end):
             # No file holds other offsets. A literal in the plan would be recompiled at every step.
@@ -239,7 +235,13 @@ class Pipeline:
             added = gold.minutes_of(self._events(start, end))
         oldest = self._oldest(start)
         since = {} if oldest is None else {"minute": oldest.replace(second=0, microsecond=0)}
-        queues = self._lake[QUEUES].read(self._spark)
+        held = self._lake[QUEUES]
+        if held.position(self.app) != end:
+            raise Conflict(
+                f"another pipeline has moved {QUEUES.name} to offset {held.position(self.app)} meanwhile",
+                hint="run one pipeline for each lake",
+            )
+        queues = held.read(self._spark)
         rows = gold.minutes_with(table.read(self._spark, **since), added, queues)
         table.put(rows.toArrow(), self.app, end, **since)
 

@@ -9,7 +9,16 @@ from msgspec import Struct
 
 from penstock.pipeline.lake import gold, silver
 from penstock.pipeline.lake.lake import Lake, read_files
-from penstock.pipeline.lake.tables import BRONZE, LATENCIES, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER, Table
+from penstock.pipeline.lake.tables import (
+    BRONZE,
+    EVENT_COLUMNS,
+    LATENCIES,
+    QUEUE_ERRORS,
+    QUEUE_MINUTES,
+    QUEUES,
+    SILVER,
+    Table,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +38,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 def verify(spark: SparkSession, lake: Lake) -> Iterator[Verdict]:
-    events = lake[BRONZE].read(spark)
+    events = lake[BRONZE].read(spark, EVENT_COLUMNS)
     total = events.count()
     distinct = events.select(*BRONZE.keys).distinct().count()
     yield Verdict(table=BRONZE.name, rows=total, missing=0, unexpected=total - distinct)

@@ -6,12 +6,10 @@ that `vacuum` removes.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.pipeline.lake.lake import NewFile
+from penstock.pipeline.lake.storage import Folder, NewObject
 from penstock.pipeline.lake.tables import Table
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ _FILE_SCHEMA = pa.schema([("file", pa.binary())])
 Batches = Iterator[pa.RecordBatch]
 
 
-def write_files(rows: DataFrame, folder: Path, table: Table, *, small: bool = False) -> list[NewFile]:
+def write_files(rows: DataFrame, folder: Folder, table: Table, *, small: bool = False) -> list[NewFile]:
     """Write a data frame as files of a table. A `small` one is written by the driver, without Python workers."""
     if small:
         return list(write_batches(rows.toArrow().to_batches(), folder, table))
@@ -47,7 +46,7 @@ def write_parts(
     spark: SparkSession,
     parts: Sequence[Any],
     read: Callable[[Any], Batches],
-    folder: Path,
+    folder: Folder,
     table: Table,
     *,
     small: bool = False,
@@ -67,7 +66,23 @@ def write_parts(
     return _files(tasks.mapInArrow(write, "file binary").collect())
 
 
-def write_batches(batches: Iterable[pa.RecordBatch], folder: Path, table: Table) -> Iterator[NewFile]:
+def write_all(rows: DataFrame, folder: Folder, schema: pa.Schema) -> dict[str, int]:
+    """Write any data frame as plain Parquet files, one per partition. Return their sizes by name, in order."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Batches:
+        name = f"part-{uuid.uuid4()}.parquet"
+        file, count = NewObject(folder, name), 0
+        with pq.ParquetWriter(file.target, schema) as writer:
+            for batch in batches:
+                writer.write_batch(pa.Table.from_batches([batch]).cast(schema).combine_chunks().to_batches()[0])
+                count += batch.num_rows
+        yield from _as_batches([NewFile(name, file.close(), count, {}, {})])
+
+    files = _files(rows.mapInArrow(write, "file binary").collect())
+    return {file.path: file.bytes for file in files}
+
+
+def write_batches(batches: Iterable[pa.RecordBatch], folder: Folder, table: Table) -> Iterator[NewFile]:
     writer: _Writer | None = None
     for batch in batches:
         if batch.num_rows == 0:
@@ -83,12 +98,12 @@ def write_batches(batches: Iterable[pa.RecordBatch], folder: Path, table: Table)
 
 
 class _Writer:
-    def __init__(self, folder: Path, table: Table) -> None:
+    def __init__(self, folder: Folder, table: Table) -> None:
         self._name = f"part-{uuid.uuid4()}.parquet"
-        self._path = folder / self._name
+        self._file = NewObject(folder, self._name)
         self._ranged = table.ranged
         self._writer = pq.ParquetWriter(
-            self._path,
+            self._file.target,
             table.schema,
             compression="zstd",
             compression_level=1,
@@ -123,13 +138,7 @@ class _Writer:
     def close(self) -> NewFile:
         self._flush()
         self._writer.close()
-        fd = os.open(self._path, os.O_RDONLY)
-        try:
-            size = os.fstat(fd).st_size
-            os.fdatasync(fd)
-        finally:
-            os.close(fd)
-        return NewFile(self._name, size, self._rows, self._least, self._greatest)
+        return NewFile(self._name, self._file.close(), self._rows, self._least, self._greatest)
 
 
 _REPEATING = frozenset(

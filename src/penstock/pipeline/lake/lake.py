@@ -6,23 +6,34 @@ a crash, reading resumes where the table ends, without duplicates or gaps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction
 from msgspec import Struct
 
-from penstock.core.paths import local_path
 from penstock.errors import CannotOpen, Conflict
 from penstock.log.files import DISK, FolderLock, sync_path
+from penstock.pipeline.lake.storage import (
+    Folder,
+    RemoteFolder,
+    folder_at,
+    make,
+    missing_file,
+    read_object,
+    store_errors,
+)
 from penstock.pipeline.lake.tables import BRONZE, TABLES, Table
 
 if TYPE_CHECKING:
@@ -34,16 +45,31 @@ LOCK = "lock"
 # Spark must not treat brackets in a folder name as a glob pattern.
 NO_GLOBS = "__globPaths__"
 CHECKPOINT_COMMITS = 50
+# Every commit and every open read the log since the last checkpoint, on an object store with a request for each commit.
+REMOTE_CHECKPOINT_COMMITS = 10
 # Replacing rows rewrites whole files; with small ones, old rows soon have files of their own.
 PUT_FILE_BYTES = 1 << 20
 TIDY = (1_000, 24)
 # Commits between compactions, and hours until replaced files are removed.
 TIDY_CHANGING = (100, 1)
+# On an object store no lock keeps a second pipeline away, whose uncommitted files a full vacuum must not remove.
+FULL_VACUUM_HOURS = 24
+# A compaction by another process makes a commit fail, too, but can be repeated on the new files.
+COMMIT_TRIES = 5
+COMMIT_MARK = "penstock.commit"
 _CONFIGURATION = {
     "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
     "delta.logRetentionDuration": "interval 2 days",
 }
-_PUT_CONFIGURATION = _CONFIGURATION | {"delta.targetFileSize": str(PUT_FILE_BYTES)}
+_CHANGING = {"delta.targetFileSize": str(PUT_FILE_BYTES)}
+_REMOTE = {"delta.checkpointInterval": str(REMOTE_CHECKPOINT_COMMITS)}
+
+
+Done = TypeVar("Done")
+
+
+class Lock(Protocol):
+    def close(self) -> None: ...
 
 
 class NewFile(Struct, frozen=True):
@@ -75,27 +101,56 @@ class Size(Struct, frozen=True, kw_only=True):
 class LakeTable:
     """One table, at the version of its last refresh."""
 
-    def __init__(self, folder: Path, table: Table) -> None:
+    def __init__(self, folder: Folder, table: Table) -> None:
         self.folder = folder
         self.table = table
+
+    @property
+    def _is_remote(self) -> bool:
+        return isinstance(self.folder, RemoteFolder)
+
+    @contextmanager
+    def _errors(self, doing: str) -> Iterator[None]:
+        """Convert errors of an object store to typed ones."""
+        if self._is_remote:
+            with store_errors(f"{doing} {self.table.name} in {self.folder.parent.parent}"):
+                yield
+        else:
+            yield
 
     @cached_property
     def delta(self) -> DeltaTable:
         try:
-            return DeltaTable(self.folder)
+            with self._errors("opening"):
+                return DeltaTable(str(self.folder))
         except TableNotFoundError as error:
             raise CannotOpen(
                 f"table {self.table.name} does not exist in {self.folder.parent.parent}",
                 hint="run `penstock pipeline run`",
             ) from error
 
+    def exists(self) -> bool:
+        if isinstance(self.folder, Path):
+            return DeltaTable.is_deltatable(str(self.folder))
+        # `is_deltatable` would hold the interpreter's lock while it waits, and with it the whole server.
+        try:
+            return self.delta is not None
+        except CannotOpen:
+            return False
+
     def create(self) -> None:
         """Create the table if it does not exist, and add columns that are new in this release."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        configuration = _PUT_CONFIGURATION if self.table.changes else _CONFIGURATION
-        if not DeltaTable.is_deltatable(str(self.folder)):
+        with self._errors("creating"):
+            self._create()
+
+    def _create(self) -> None:
+        make(self.folder)
+        configuration = _CONFIGURATION | (_REMOTE if self._is_remote else {})
+        if self.table.changes:
+            configuration |= _CHANGING
+        if not self.exists():
             DeltaTable.create(
-                self.folder,
+                str(self.folder),
                 self.table.schema,
                 mode="ignore",
                 name=self.table.name,
@@ -112,14 +167,20 @@ class LakeTable:
             self.delta.alter.add_columns(list(Schema.from_arrow(pa.schema(missing)).fields))
 
     def refresh(self) -> LakeTable:
-        self.delta.update_incremental()
+        with self._errors("reading"):
+            self.delta.update_incremental()
         return self
 
     def position(self, app: str) -> int | None:
-        return self.delta.transaction_version(app)
+        with self._errors("reading"):
+            return self.delta.transaction_version(app)
+
+    def _all_entries(self) -> pa.Table:
+        with self._errors("reading"):
+            return pa.table(self.delta.get_add_actions(flatten=True))
 
     def _entries(self, least: dict[str, Any]) -> pa.Table:
-        found = pa.table(self.delta.get_add_actions(flatten=True))
+        found = self._all_entries()
         for column, value in least.items():
             name = f"max.{column}"
             if found.num_rows and name in found.column_names:
@@ -137,17 +198,12 @@ class LakeTable:
 
     def _present(self, paths: Sequence[str]) -> list[str]:
         files = [str(self.folder / path) for path in paths]
+        if self._is_remote:
+            return files  # A request for each file would cost more than it finds: reading reports a missing one.
         missing = next((file for file in files if not Path(file).exists()), None)
         if missing is not None:
-            raise self._missing_file(missing)
+            raise missing_file(self.table.name, missing)
         return files
-
-    def _missing_file(self, file: str) -> CannotOpen:
-        return CannotOpen(
-            f"{self.table.name} is missing the file {file}",
-            hint="if `penstock pipeline compact` has just removed it, try again; otherwise restore the file, or rebuild"
-            " the lake with `penstock pipeline run` and a new --lake",
-        )
 
     def least_of(self, column: str, **least: Any) -> Any:
         """Return the minimum of a column over those files; None if there is none."""
@@ -160,29 +216,59 @@ class LakeTable:
         name = f"max.{column}"
         return pc.max(found[name]).as_py() if found.num_rows and name in found.column_names else None
 
-    def read(self, spark: SparkSession, **least: Any) -> DataFrame:
-        """Read the table with Spark; `least` skips files, not rows."""
-        return read_files(spark, self.table.schema, self.files(**least))
+    def sizes(self, **least: Any) -> dict[str, int]:
+        """Return the bytes of the files that `files` returns, by their paths within the table's folder."""
+        found = self._entries(least)
+        return dict(zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True))
+
+    def read(self, spark: SparkSession, columns: Sequence[str] | None = None, /, **least: Any) -> DataFrame:
+        """Read the table, or some columns, with Spark; `least` skips files, not rows."""
+        schema = (
+            self.table.schema if columns is None else pa.schema([self.table.schema.field(name) for name in columns])
+        )
+        if isinstance(self.folder, RemoteFolder):
+            from penstock.pipeline.lake.remote_files import read_remote
+
+            return read_remote(spark, schema, self.folder, self.sizes(**least))
+        return read_files(spark, schema, self.files(**least))
+
+    def values(self, column: str, **least: Any) -> set[Any]:
+        """Return the distinct values of a column in those files, read by this process."""
+        if isinstance(self.folder, RemoteFolder):
+            from penstock.pipeline.lake.remote_files import FileGroup
+
+            schema = pa.schema([self.table.schema.field(column)])
+            batches: Iterator[Any] = FileGroup(self.folder, self.sizes(**least)).batches(schema)
+        else:
+            batches = (pq.read_table(file, columns=[column]) for file in self.files(**least))
+        return {value for batch in batches for value in batch[column].unique().to_pylist()}
 
     def dataset(self, **least: Any) -> ds.Dataset:
         """Read the table with Arrow alone: threads of delta-rs call Python, perhaps during interpreter shutdown."""
         import pyarrow.dataset as ds  # Imported here, because it loads pandas, which takes a second.
 
+        if isinstance(self.folder, RemoteFolder):
+            from penstock.pipeline.lake.remote_files import dataset_of
+
+            return dataset_of(self.folder, self.sizes(**least), self.table.schema)
         # Pass the whole schema, so that columns missing in older files are null.
         try:
             return ds.dataset(self.files(**least), schema=self.table.schema, format="parquet")
         except FileNotFoundError as error:
-            raise self._missing_file(str(error)) from error
+            raise missing_file(self.table.name, str(error)) from error
 
     def append(self, files: Sequence[NewFile], app: str, position: int) -> None:
         """Add files and move the position in one commit."""
-        self.delta.create_write_transaction(
-            [file.action() for file in files],
-            mode="append",
-            schema=self.delta.schema(),
-            commit_properties=_position_commit(app, position),
+        self._commit(
+            app,
+            position,
+            lambda properties: self.delta.create_write_transaction(
+                [file.action() for file in files],
+                mode="append",
+                schema=self.delta.schema(),
+                commit_properties=properties,
+            ),
         )
-        self._sync()
 
     def put(self, rows: pa.Table, app: str, position: int, **least: Any) -> None:
         """Replace the rows with the same keys. `least` avoids reading older files."""
@@ -195,41 +281,86 @@ class LakeTable:
         )
         same = [f"t.{key} = s.{key}" for key in self.table.keys]
         newer = [f"t.{column} >= {_literal(value)}" for column, value in least.items()]
-        (
-            self.delta.merge(
-                rows,
-                " AND ".join(same + newer),
-                source_alias="s",
-                target_alias="t",
-                commit_properties=_position_commit(app, position),
-            )
-            .when_matched_update_all()
-            .when_not_matched_insert_all()
-            .execute()
+        self._commit(
+            app,
+            position,
+            lambda properties: (
+                self.delta.merge(
+                    rows,
+                    " AND ".join(same + newer),
+                    source_alias="s",
+                    target_alias="t",
+                    commit_properties=properties,
+                )
+                .when_matched_update_all()
+                .when_not_matched_insert_all()
+                .execute()
+            ),
         )
-        self._sync()
+
+    def _commit(self, app: str, position: int, write: Callable[[CommitProperties], object]) -> None:
+        """Commit rows and the position. Of two pipelines that start at the same position only one succeeds, because
+        Delta lets no commit pass that did not see the other's position."""
+        before, mark = self.position(app), uuid.uuid4().hex
+        properties = CommitProperties({COMMIT_MARK: mark}, app_transactions=[Transaction(app, position)])
+        self._repeat_after_compaction(lambda: write(properties), mark, lambda: self.position(app) == before)
+
+    def _repeat_after_compaction(
+        self, write: Callable[[], Done], mark: str = "", may_repeat: Callable[[], bool] = lambda: True
+    ) -> Done | None:
+        for _ in range(COMMIT_TRIES):
+            version = self.delta.version()
+            try:
+                with self._errors("writing"):
+                    done = write()
+                self._sync()
+                return done
+            except CommitFailedError:
+                self.refresh()
+                if mark and self._has_committed(mark, version):
+                    return None
+                if not may_repeat():
+                    break
+        raise Conflict(
+            f"another process has written to {self.table.name} of {self.folder.parent.parent} meanwhile; this commit"
+            " was not made",
+            hint="run one pipeline for each lake; the next run continues where the tables end",
+        )
+
+    def _has_committed(self, mark: str, version: int) -> bool:
+        """Return True if a commit that failed was made: its answer was lost, and its repetition found it."""
+        newer = range(version + 1, self.delta.version() + 1)
+        return any(mark.encode() in self._logged(each) for each in newer)
+
+    def _logged(self, version: int) -> bytes:
+        log, name = self.folder / "_delta_log", f"{version:020}.json"
+        return (log / name).read_bytes() if isinstance(log, Path) else read_object(log, name) or b""
 
     def _sync(self) -> None:
-        """Fsync the files of the newest commit before its position is reported."""
-        self.delta.update_incremental()
+        """Fsync the files of the newest commit before its position is reported; objects are durable already."""
+        with self._errors("reading"):
+            self.delta.update_incremental()
+        if not isinstance(self.folder, Path):
+            return
         log = self.folder / "_delta_log"
-        newest = log / f"{self.delta.version():020}.json"
-        for line in newest.read_bytes().splitlines():
+        version = self.delta.version()
+        for line in self._logged(version).splitlines():
             if line.startswith(b'{"add"'):
                 sync_path(self.folder / msgspec.json.decode(line)["add"]["path"])
-        sync_path(newest)
+        sync_path(log / f"{version:020}.json")
         DISK.sync_folder(self.folder)
         DISK.sync_folder(log)
 
     def compact(self) -> dict[str, Any]:
         """Replace many small files by few large ones, with the same rows."""
-        found = self.delta.optimize.compact()
-        self._sync()
-        return {"removed": found["numFilesRemoved"], "added": found["numFilesAdded"]}
+        found = self._repeat_after_compaction(lambda: self.delta.optimize.compact()) or {}
+        return {"removed": found.get("numFilesRemoved", 0), "added": found.get("numFilesAdded", 0)}
 
     def vacuum(self, hours: int) -> int:
         """Remove files that no version of the last hours needs, and leftovers of killed tasks."""
-        removed = self.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+        full = not self._is_remote or hours >= FULL_VACUUM_HOURS
+        with self._errors("vacuuming"):
+            removed = self.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=full)
         self.refresh()
         return len(removed)
 
@@ -241,7 +372,7 @@ class LakeTable:
             self.vacuum(hours)
 
     def size(self, app: str | None) -> Size:
-        found = pa.table(self.delta.get_add_actions(flatten=True))
+        found = self._all_entries()
         self._present(found["path"].to_pylist())
         return Size(
             table=self.table.name,
@@ -253,9 +384,14 @@ class LakeTable:
         )
 
 
+class _NoLock:
+    def close(self) -> None:
+        pass
+
+
 class Lake:
-    def __init__(self, folder: Path | str) -> None:
-        self.folder = local_path(folder, "lake")
+    def __init__(self, folder: Folder | str) -> None:
+        self.folder = folder_at(folder)
         self._tables: dict[str, LakeTable] = {}
 
     def __getitem__(self, table: Table) -> LakeTable:
@@ -268,14 +404,16 @@ class Lake:
         return [self[table] for table in TABLES.values()]
 
     def exists(self) -> bool:
-        return DeltaTable.is_deltatable(str(self[BRONZE].folder))
+        return self[BRONZE].exists()
 
     def create(self) -> None:
         for table in self.tables():
             table.create()
 
-    def lock(self) -> FolderLock:
-        """Take the lake's lock: one pipeline at a time."""
+    def lock(self) -> Lock:
+        """Take the lake's lock: one pipeline at a time. Object stores have none: there, the commits keep order."""
+        if isinstance(self.folder, RemoteFolder):
+            return _NoLock()
         self.folder.mkdir(parents=True, exist_ok=True)
         return FolderLock(self.folder / LOCK)
 
@@ -289,7 +427,7 @@ class Lake:
                     f"{table.table.name} is ahead of {BRONZE.name}, from which it is computed: files were removed",
                     hint="use another folder with --lake, or restore the files",
                 )
-        if bronze.position(app) is None and bronze.delta.get_add_actions().num_rows:
+        if bronze.position(app) is None and bronze._all_entries().num_rows:
             raise Conflict(
                 f"the lake in {self.folder} was filled from another journal",
                 hint="use another folder with --lake",
@@ -315,10 +453,6 @@ def _empty(spark: SparkSession, shape: StructType) -> DataFrame:
     """Return an empty frame as a plan that Spark recognizes as empty, so that it skips all further work."""
     columns = [f"CAST(NULL AS {field.dataType.simpleString()}) AS `{field.name}`" for field in shape]
     return spark.range(1).where("false").selectExpr(columns)
-
-
-def _position_commit(app: str, position: int) -> CommitProperties:
-    return CommitProperties(app_transactions=[Transaction(app, position)])
 
 
 def _as_json(values: dict[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,9 @@ BRONZE = Table(
     "everything, as it happened: one row per event of the journal",
 )
 
+# Silver and gold need no bodies.
+EVENT_COLUMNS = [name for name in EVENTS.names if name != "body"]
+
 SILVER = Table(
     "silver.messages",
     pa.schema(

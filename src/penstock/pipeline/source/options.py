@@ -10,11 +10,12 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from penstock.core.ids import check_queue_name
-from penstock.core.paths import local_path, without_file_scheme
+from penstock.core.paths import without_file_scheme
 from penstock.core.redact import place_in
 from penstock.errors import InvalidInput, OffsetTrimmed
 from penstock.log.consumers import check_consumer_name
 from penstock.log.streams import check_stream_name
+from penstock.pipeline.lake.storage import Folder, folder_at
 from penstock.pipeline.source.log_sources import SERVERS, SourceLog, database_of, location_of, time_column
 from penstock.pipeline.source.timestamps import microseconds_of, offset_at
 from penstock.store.factory import POSTGRES
@@ -39,7 +40,7 @@ WRITE_OPTIONS = {
     "stream": "the stream to append to, instead of a queue",
     "token": "a server's admin token or API key",
     "name": "idempotency name of a batch write: repeating it adds nothing; streaming queries use their checkpoint",
-    "staging": "folder shared by all tasks for staged rows; by default beside the database",
+    "staging": "folder or URL (s3://…) that all tasks reach, for staged rows; by default beside the database",
 }
 SPARKS_OWN = {"checkpointlocation", "queryname"}
 OFFSET_MAX = 2**53
@@ -121,7 +122,7 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
     stream: str | None = None
     token: str | None
     name: str | None
-    staging: Path
+    staging: Folder
 
     @property
     def into(self) -> str:
@@ -148,7 +149,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         stream=check_stream_name(options["stream"]) if "stream" in options else None,
         token=options.get("token"),
         name=check_write_name(options["name"]) if "name" in options else None,
-        staging=local_path(options["staging"], "staging") if "staging" in options else Path(f"{database}.staging"),
+        staging=folder_at(options["staging"], "staging") if "staging" in options else Path(f"{database}.staging"),
     )
 
 

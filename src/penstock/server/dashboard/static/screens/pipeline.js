@@ -33,7 +33,7 @@ export function pipeline(app, place, signal) {
   const draw = (/** @type {any} */ found) => {
     const now = Date.now()
     const start = app.server.store === 'sqlite' ? '--data ./penstock-data' : '--store "$PENSTOCK_STORE"'
-    fill(state, found.exists && tag(found.running ? 'ok' : 'scheduled', found.running ? 'running' : 'not running'))
+    fill(state, found.exists && found.running !== null && tag(found.running ? 'ok' : 'scheduled', found.running ? 'running' : 'not running'))
     rows(tables.body, found.tables, (/** @type {any} */ each) => each.table, (each) => h('tr', { title: each.about },
       h('td', { class: 'main clip mono', text: each.table }), h('td', { class: 'num', text: count(each.rows) }), h('td', { class: 'num', text: ago(each.newest_ms, now) }),
       h('td', { class: each.lag > 0 ? 'num warn' : 'num', text: count(each.lag) }), h('td', { class: 'num wide', text: count(each.files) }), h('td', { class: 'num wide', text: bytes(each.bytes) })))
