@@ -1,4 +1,4 @@
-"""Formats Markdown, and extracts documentation from the source: field docstrings and the comments of columns."""
+"""Formats Markdown, and extracts documentation from the source: field docstrings."""
 
 from __future__ import annotations
 

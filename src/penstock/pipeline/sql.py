@@ -17,6 +17,7 @@ from penstock.errors import CannotOpen
 from penstock.pipeline.lake.lake import NO_GLOBS, Lake
 from penstock.pipeline.lake.live_tables import LiveTables
 from penstock.pipeline.lake.tables import LIVE
+from penstock.pipeline.models.catalog import tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,7 +52,7 @@ def tables_for(query: str, spark: SparkSession, lake: Lake, live: LiveTables) ->
     Yields a temporary folder.
     """
     text = re.sub(r"\s*\.\s*", ".", query.lower().replace("`", ""))
-    known = {table.table.name: table for table in lake.tables()}
+    known = {table.table.name: table for table in tables_of(lake)}
     # Registering a table takes a third of a second in a new JVM.
     every = {*known, *LIVE}
     named = {name for name in every if name in text}

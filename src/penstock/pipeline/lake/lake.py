@@ -6,7 +6,7 @@ a crash, reading resumes where the table ends, without duplicates or gaps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,7 @@ from penstock.pipeline.lake.tables import BRONZE, TABLES, Table
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
+    from deltalake import Schema as DeltaSchema
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -89,11 +90,14 @@ class LakeTable:
                 hint="run `penstock pipeline run`",
             ) from error
 
+    def exists(self) -> bool:
+        return DeltaTable.is_deltatable(str(self.folder))
+
     def create(self) -> None:
         """Create the table if it does not exist, and add columns that are new in this release."""
         self.folder.mkdir(parents=True, exist_ok=True)
         configuration = _PUT_CONFIGURATION if self.table.changes else _CONFIGURATION
-        if not DeltaTable.is_deltatable(str(self.folder)):
+        if not self.exists():
             DeltaTable.create(
                 self.folder,
                 self.table.schema,
@@ -160,26 +164,49 @@ class LakeTable:
         name = f"max.{column}"
         return pc.max(found[name]).as_py() if found.num_rows and name in found.column_names else None
 
+    def sizes(self, **least: Any) -> dict[str, int]:
+        """Return the bytes of the files that `files` returns, by their paths within the table's folder."""
+        found = self._entries(least)
+        return dict(zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True))
+
     def read(self, spark: SparkSession, **least: Any) -> DataFrame:
         """Read the table with Spark; `least` skips files, not rows."""
         return read_files(spark, self.table.schema, self.files(**least))
 
+    def frame_of(self, spark: SparkSession, columns: Sequence[str], sizes: Mapping[str, int]) -> DataFrame:
+        """Read some columns of these files, committed or not, with Spark."""
+        schema = pa.schema([self.table.schema.field(name) for name in columns])
+        return read_files(spark, schema, self._present(list(sizes)))
+
     def dataset(self, **least: Any) -> ds.Dataset:
         """Read the table with Arrow alone: threads of delta-rs call Python, perhaps during interpreter shutdown."""
+        return self.dataset_of(self.sizes(**least))
+
+    def dataset_of(self, sizes: Mapping[str, int]) -> ds.Dataset:
+        """Read these files, committed or not, with Arrow."""
         import pyarrow.dataset as ds  # Imported here, because it loads pandas, which takes a second.
 
         # Pass the whole schema, so that columns missing in older files are null.
         try:
-            return ds.dataset(self.files(**least), schema=self.table.schema, format="parquet")
+            return ds.dataset(self._present(list(sizes)), schema=self.table.schema, format="parquet")
         except FileNotFoundError as error:
             raise self._missing_file(str(error)) from error
 
     def append(self, files: Sequence[NewFile], app: str, position: int) -> None:
         """Add files and move the position in one commit."""
+        self._commit(files, "append", self.delta.schema(), app, position)
+
+    def replace(self, files: Sequence[NewFile], app: str, position: int) -> None:
+        """Replace all rows, and the columns by those of `table`, in one commit."""
+        from deltalake import Schema
+
+        self._commit(files, "overwrite", Schema.from_arrow(self.table.schema), app, position)
+
+    def _commit(self, files: Sequence[NewFile], mode: str, schema: DeltaSchema, app: str, position: int) -> None:
         self.delta.create_write_transaction(
             [file.action() for file in files],
-            mode="append",
-            schema=self.delta.schema(),
+            mode=mode,
+            schema=schema,
             commit_properties=_position_commit(app, position),
         )
         self._sync()
@@ -268,7 +295,7 @@ class Lake:
         return [self[table] for table in TABLES.values()]
 
     def exists(self) -> bool:
-        return DeltaTable.is_deltatable(str(self[BRONZE].folder))
+        return self[BRONZE].exists()
 
     def create(self) -> None:
         for table in self.tables():
