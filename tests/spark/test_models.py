@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from contextlib import closing
-from itertools import count
 from typing import Any
 
 import pytest
@@ -69,47 +68,45 @@ class Killed(Exception):
 
 
 @pytest.fixture
-def kill_after(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A countdown of commits; the pipeline is killed after the commit that makes it 0."""
-    left = [0]
+def kill_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of tables: the pipeline is killed after its next commit to one of them."""
+    names: list[str] = []
     sync = LakeTable._sync
 
     def dying(self: LakeTable) -> None:
         sync(self)
-        left[0] -= 1
-        if left[0] == 0:
+        if self.table.name in names:
             raise Killed
 
     monkeypatch.setattr(LakeTable, "_sync", dying)
-    return left
+    return names
 
 
 def test_tables_are_the_same_after_kills_at_every_commit_and_after_a_rebuild(
-    spark: Any, work: Work, lake: Lake, kill_after: list[int]
+    spark: Any, work: Work, lake: Lake, kill_at: list[str]
 ) -> None:
+    commits = ("model.expectations", "model.orders_quarantine", "model.orders")
     push(work, *bodies(40, seed=0))
     run(spark, work, lake)
     add(work, lake, ORDERS | {"expectations": ["not_null(amount) warn"]})
-    for commits in count(1):
-        push(work, *bodies(40, seed=commits))
-        kill_after[0] = commits
-        try:
+    for seed, name in enumerate((BRONZE.name, *commits), 1):
+        push(work, *bodies(40, seed=seed))
+        kill_at[:] = [name]
+        with pytest.raises(Killed):
             run(spark, work, Lake(lake.folder))
-        except Killed:
-            continue
-        break
-    assert commits > 7  # Bronze, silver, three of gold, the expectation, and two of the model.
-    kill_after[0] = 0
-    check(spark, lake)
+    kill_at.clear()
+    run(spark, work, Lake(lake.folder))
+    check(spark, Lake(lake.folder))
     before = [rows(lake, "orders", part) for part in (0, 1)]
-    for commits in (1, 2, 3):  # The expectation, the quarantine table, and the table.
+    for name in commits:
         with Pipeline(spark, work.journal, Lake(lake.folder)) as pipeline:
-            manage.new_generation(lake, "orders")
-            kill_after[0] = commits
+            manage.new_generation(Lake(lake.folder), "orders")
+            kill_at[:] = [name]
             with pytest.raises(Killed):
                 pipeline.step()
         # Readers find all rows, of this generation or of the one before.
         assert [rows(lake, "orders", part) for part in (0, 1)] == before
+        kill_at.clear()
         run(spark, work, Lake(lake.folder))
         assert [rows(lake, "orders", part) for part in (0, 1)] == before
 

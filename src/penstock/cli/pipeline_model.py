@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from penstock.cli.common import WRONG, CommandFailed, QueueOption
+from penstock.cli.common import QUEUE, WRONG, CommandFailed
 from penstock.cli.output import Output, write
 from penstock.cli.pipeline import PipelinePaths, SparkOptions, on_lake, on_spark, session
 from penstock.cli.pipeline_progress import Display
@@ -30,7 +30,7 @@ SCHEMA = click.option(
 
 @command.command("add")
 @click.argument("name")
-@click.option("--queue", cls=QueueOption, required=True, help="Queue whose messages the table has.")
+@click.option("--queue", type=QUEUE, required=True, help="Queue whose messages the table has.")
 @SCHEMA
 @click.option("--infer", type=click.IntRange(1, 1_000_000), help="Infer the schema from N messages in the lake.")
 @on_lake

@@ -65,4 +65,6 @@ def as_it_is(table: ModelTable) -> ModelTable:
     """Return a table with the columns of its newest commit, which may be of the generation before."""
     found, schema = table.table, pa.schema(table.delta.schema().to_arrow())
     shown = Table(found.name, schema, found.keys, found.ranged, found.about, found.changes, found.note)
-    return ModelTable(table.lake, shown, table.generation)
+    there = ModelTable(table.lake, shown, table.generation)
+    there.delta = table.delta
+    return there

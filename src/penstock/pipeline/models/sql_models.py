@@ -46,7 +46,7 @@ class SqlRunner:
         """
         start = self.table.position(self._app) if self.table.exists() else None
         with frame_of(self._spark, self._lake, self.model, others, start or 0) as frame:
-            table = self._shaped(frame)
+            table = self.table = self._shaped(frame)
             if start is None or not self.model.incremental:
                 if not table.exists():
                     table.create()
