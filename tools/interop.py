@@ -18,6 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 PENSTOCK = (sys.executable, "-m", "penstock")
+# Later releases of dbt-core download a part of themselves while they are installed.
+DBT = ("dbt-duckdb", "dbt-core<1.12", "deltalake", "pyarrow")
 ORDERS = [
     {"id": 1, "customer": "ada", "amount": 25},
     {"id": 2, "customer": "bob", "amount": 9.5},
@@ -85,7 +87,7 @@ def _environment(folder: Path, *packages: str) -> Path:
 
 
 def _dbt(folder: Path, data: Path) -> None:
-    programs = _environment(folder, "dbt-duckdb", "deltalake", "pyarrow")
+    programs = _environment(folder, *DBT)
     project = EXAMPLES / "dbt"
     env = {
         "LAKE": str(data / "lake"),

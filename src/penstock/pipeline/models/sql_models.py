@@ -17,6 +17,7 @@ from penstock.pipeline.lake.tables import TABLES, Table
 from penstock.pipeline.models.catalog import ModelTable, as_it_is, tables_of_model
 from penstock.pipeline.models.checks import Rows, check
 from penstock.pipeline.models.definitions import Definition
+from penstock.pipeline.models.expectations import check_columns
 from penstock.pipeline.models.sql_files import Input, SqlModel, parse
 
 if TYPE_CHECKING:
@@ -121,21 +122,37 @@ def _input(spark: SparkSession, lake: Lake, each: Input, others: Mapping[str, De
 
 
 def columns_of(frame: DataFrame, model: SqlModel) -> pa.Schema:
-    from deltalake import Schema
+    """Return the columns of a query; raise if a Delta table, or the model's header, cannot have them."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
 
     try:
         schema = to_arrow_schema(frame.schema, timezone="UTC")
-        Schema.from_arrow(schema)
-    except (PySparkException, ValueError, TypeError) as error:
-        raise InvalidInput(f"{model.file}: a column has a type that Delta tables do not have: {error}") from error
+    except PySparkException as error:
+        raise InvalidInput(f"{model.file}: {str(error).partition(chr(10))[0]}") from error
+    for field in schema:
+        if _is_unsupported(field.type):
+            raise InvalidInput(
+                f"{model.file}: column {field.name!r} has the type {field.type}, which Delta tables do not have",
+                hint="cast it, for example to STRING or TIMESTAMP",
+            )
     names = [name.lower() for name in schema.names]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InvalidInput(f"{model.file}: two columns are named {repeated[0]!r}", hint="name them with AS")
     if unknown := [key for key in model.keys if key not in schema.names]:
         raise InvalidInput(f"{model.file}: the key {unknown[0]!r} is not a column of the query")
+    for each in model.expectations:
+        check_columns(each, {field.name: field.type for field in schema})
     return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def _is_unsupported(kind: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_nested(kind):
+        return any(_is_unsupported(kind.field(number).type) for number in range(kind.num_fields))
+    # Delta has timestamps without a time zone only as a feature that few readers know.
+    without_zone = types.is_timestamp(kind) and kind.tz is None
+    return without_zone or types.is_null(kind) or types.is_duration(kind) or types.is_interval(kind)
 
 
 def _wrong(model: SqlModel, text: str) -> InvalidInput:
