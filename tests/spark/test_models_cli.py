@@ -80,7 +80,7 @@ def test_a_failed_step_is_counted(work: Work, command: Command, tmp_path: Path) 
     work.push("a")
     folder, metrics = write(tmp_path / "models", bad="SELECT nothing"), tmp_path / "penstock.prom"
     failed = command("run", "--models", str(folder), "--metrics-file", str(metrics), "--data", str(work.data))
-    assert failed.exit_code == 1
+    assert failed.exit_code == 2
     assert "bad.sql, line 1" in failed.stderr
     assert "penstock_pipeline_failing 1\n" in metrics.read_text()
 
@@ -131,10 +131,8 @@ def test_statements_register_every_table_with_its_comments(work: Work, lake: Lak
                     db.register(name, table.delta.to_pyarrow_dataset())
                     statement = statement.replace(here, name)
             db.execute(statement)
-        found = db.sql("SELECT count(*) FROM bronze.events").fetchone()
-        comment = db.sql(
-            "SELECT comment FROM duckdb_columns() WHERE table_name = 'events' AND column_name = 'attempts'"
-        )
+        found = db.execute("SELECT count(*) FROM bronze.events").fetchone()
+        query = "SELECT comment FROM duckdb_columns() WHERE table_name = 'events' AND column_name = 'attempts'"
         assert found is not None
         assert found[0] > 0
-        assert comment.fetchone() == ("deliveries so far",)
+        assert db.execute(query).fetchone() == ("deliveries so far",)
