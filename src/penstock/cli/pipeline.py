@@ -41,11 +41,13 @@ if TYPE_CHECKING:
 COMMANDS = {
     "compact": ("penstock.cli.pipeline_tables:compact", "Merge small files and remove unused ones."),
     "load": ("penstock.cli.pipeline_replay:load", "Push the rows of Parquet, CSV or JSON files."),
+    "model": ("penstock.cli.pipeline_model:command", "Keep tables of your own in the lake."),
     "replay": ("penstock.cli.pipeline_replay:replay", "Push messages from the lake again."),
     "report": ("penstock.cli.pipeline_tables:report", "Write an HTML report with plots."),
     "run": ("penstock.cli.pipeline_run:run", "Bring the lake up to date, once or continuously."),
     "sql": ("penstock.cli.pipeline_sql:sql", "Query the lake and the live store with SQL."),
     "status": ("penstock.cli.pipeline_tables:status", "Show the size and lag of each table."),
+    "tables": ("penstock.cli.pipeline_tables:tables", "List the tables, or print CREATE TABLE statements."),
     "verify": ("penstock.cli.pipeline_tables:verify", "Recompute every table from bronze and compare."),
     "warm": ("penstock.cli.pipeline_warm:warm", "Keep a Spark JVM running for the next commands."),
 }

@@ -22,6 +22,7 @@ from penstock.pipeline.lake import gold, silver
 from penstock.pipeline.lake.files import write_files, write_parts
 from penstock.pipeline.lake.lake import Lake, LakeTable, NewFile, app_of
 from penstock.pipeline.lake.tables import BRONZE, EVENT_COLUMNS, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
+from penstock.pipeline.models.runner import ModelRunner
 from penstock.pipeline.runtime.session import cores_of
 from penstock.pipeline.source.log_sources import FolderLocation, LogLocation
 from penstock.pipeline.source.offset_ranges import OffsetRange, end_within, is_small, parts_of
@@ -68,6 +69,7 @@ class Pipeline:
         *,
         fail_on_data_loss: bool = True,
         step_bytes: int = STEP_BYTES,
+        models: Path | None = None,
         doing: Doing = lambda what: None,
     ) -> None:
         self._spark = spark
@@ -82,6 +84,8 @@ class Pipeline:
             self.app = app_of(self.log.uid)
             lake.create()
             lake.check_belongs(self.app)
+            self.models = ModelRunner(spark, lake, self.app, models)
+            self.models.refresh()
         except BaseException:
             self._lock.close()
             raise
@@ -98,16 +102,22 @@ class Pipeline:
     def steps(self, until: int | None = None) -> Iterator[Step]:
         """Run steps up to an offset, by default to the current end of the journal."""
         until = self.log.next_offset if until is None else until
+        self.models.refresh()
         while self.position() < until or self._derived_lag():
             yield self.step(until)
 
     def _derived_lag(self) -> bool:
         """Return True if an earlier run ended between bronze and the derived tables."""
         position = self._lake[BRONZE].position(self.app)
-        return position is not None and any(self._lake[table].position(self.app) != position for table in DERIVED)
+        if position is None:
+            return False
+        return self.models.are_behind(position) or any(
+            self._lake[table].position(self.app) != position for table in DERIVED
+        )
 
     def step(self, until: int | None = None) -> Step:
         began = time.monotonic()
+        self.models.refresh()
         end = self.log.next_offset
         until = end if until is None else min(until, end)
         start, lost = self._start()
@@ -123,8 +133,10 @@ class Pipeline:
         self._derive(until, small)
         if until > 0:
             self.log.report(CONSUMER, until - 1, "pipeline")
+        self.models.run(self._events, until, small, self._doing)
         for table in self._lake.tables():
             table.tidy()
+        self.models.tidy()
         return Step(
             start=start,
             end=until,

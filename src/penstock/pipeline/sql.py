@@ -22,6 +22,7 @@ from penstock.pipeline.lake.local_copies import local_copies
 from penstock.pipeline.lake.remote_files import FileGroup, are_copied, register, runs_here
 from penstock.pipeline.lake.storage import Folder, RemoteFolder, remove_objects, write_object
 from penstock.pipeline.lake.tables import LIVE, Table
+from penstock.pipeline.models.catalog import tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +57,7 @@ def tables_for(query: str, spark: SparkSession, lake: Lake, live: LiveTables) ->
     Yields a temporary folder.
     """
     text = re.sub(r"\s*\.\s*", ".", query.lower().replace("`", ""))
-    known = {table.table.name: table for table in lake.tables()}
+    known = {table.table.name: table for table in tables_of(lake)}
     # Registering a table takes a third of a second in a new JVM.
     every = {*known, *LIVE}
     named = {name for name in every if name in text}

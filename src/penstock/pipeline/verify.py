@@ -19,6 +19,8 @@ from penstock.pipeline.lake.tables import (
     SILVER,
     Table,
 )
+from penstock.pipeline.models.definitions import Definitions
+from penstock.pipeline.models.expected import expected_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,9 +46,18 @@ def verify(spark: SparkSession, lake: Lake) -> Iterator[Verdict]:
     yield Verdict(table=BRONZE.name, rows=total, missing=0, unexpected=total - distinct)
     for table, expected in _expected(spark, events).items():
         yield _compare(lake[TABLE_OF[table]].read(spark), expected, TABLE_OF[table])
+    yield from verify_models(spark, lake)
 
 
 TABLE_OF = {table.name: table for table in (SILVER, QUEUES, QUEUE_MINUTES, QUEUE_ERRORS)}
+
+
+def verify_models(spark: SparkSession, lake: Lake) -> Iterator[Verdict]:
+    """Recompute the tables of models from their definitions and compare."""
+    definitions = Definitions(lake).all()
+    for definition in definitions.values():
+        for table, expected in expected_tables(spark, lake, definition, definitions):
+            yield _compare(table.read(spark), expected, table.table)
 
 
 def _expected(spark: SparkSession, events: DataFrame) -> dict[str, DataFrame]:

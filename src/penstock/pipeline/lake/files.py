@@ -29,6 +29,8 @@ ROW_GROUP_BYTES = 64 << 20
 FILE_BYTES = 512 << 20
 _FILE_SCHEMA = pa.schema([("file", pa.binary())])
 Batches = Iterator[pa.RecordBatch]
+# A table and its folder.
+Output = tuple[Folder, Table]
 
 
 def write_files(rows: DataFrame, folder: Folder, table: Table, *, small: bool = False) -> list[NewFile]:
@@ -82,19 +84,65 @@ def write_all(rows: DataFrame, folder: Folder, schema: pa.Schema) -> dict[str, i
     return {file.path: file.bytes for file in files}
 
 
+def write_split(
+    rows: DataFrame | pa.Table, split: Callable[[pa.RecordBatch], Sequence[pa.RecordBatch]], outputs: Sequence[Output]
+) -> list[list[NewFile]]:
+    """Write the parts into which `split` divides each batch, each to the output at its position.
+
+    Rows of a data frame are written in tasks, those of a table by the driver.
+    """
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, NewFile]]:
+        writers = [_Writers(*output) for output in outputs]
+        for batch in batches:
+            for number, part in enumerate(split(batch)):
+                yield from ((number, file) for file in writers[number].add(part))
+        for number, writer in enumerate(writers):
+            yield from ((number, file) for file in writer.close())
+
+    def write_in_task(batches: Iterable[pa.RecordBatch]) -> Batches:
+        for number, file in write(batches):
+            encoded = msgspec.json.encode((number, file))
+            yield pa.RecordBatch.from_pylist([{"file": encoded}], schema=_FILE_SCHEMA)
+
+    if isinstance(rows, pa.Table):
+        written = list(write(rows.to_batches()))
+    else:
+        encoded = rows.mapInArrow(write_in_task, "file binary").collect()
+        found = (msgspec.json.decode(row[0], type=tuple[int, NewFile]) for row in encoded)
+        written = [(number, _with_times(file)) for number, file in found]
+    return [[file for number, file in written if number == output] for output in range(len(outputs))]
+
+
 def write_batches(batches: Iterable[pa.RecordBatch], folder: Folder, table: Table) -> Iterator[NewFile]:
-    writer: _Writer | None = None
+    writers = _Writers(folder, table)
     for batch in batches:
+        yield from writers.add(batch)
+    yield from writers.close()
+
+
+class _Writers:
+    """Writes batches to a file, and to another one when it is large enough."""
+
+    def __init__(self, folder: Folder, table: Table) -> None:
+        self._folder = folder
+        self._table = table
+        self._writer: _Writer | None = None
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[NewFile]:
         if batch.num_rows == 0:
-            continue
-        if writer is None:
-            writer = _Writer(folder, table)
-        writer.write(pa.Table.from_batches([batch]).select(table.schema.names).cast(table.schema))
-        if writer.bytes > FILE_BYTES:
-            yield writer.close()
-            writer = None
-    if writer is not None:
-        yield writer.close()
+            return
+        if self._writer is None:
+            self._writer = _Writer(self._folder, self._table)
+        schema = self._table.schema
+        self._writer.write(pa.Table.from_batches([batch]).select(schema.names).cast(schema))
+        if self._writer.bytes > FILE_BYTES:
+            yield from self.close()
+
+    def close(self) -> Iterator[NewFile]:
+        if self._writer is not None:
+            yield self._writer.close()
+            self._writer = None
 
 
 class _Writer:

@@ -7,12 +7,12 @@ a crash, reading resumes where the table ends, without duplicates or gaps.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -38,6 +38,7 @@ from penstock.pipeline.lake.tables import BRONZE, TABLES, Table
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
+    from deltalake import Schema as DeltaSchema
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -223,14 +224,7 @@ class LakeTable:
 
     def read(self, spark: SparkSession, columns: Sequence[str] | None = None, /, **least: Any) -> DataFrame:
         """Read the table, or some columns, with Spark; `least` skips files, not rows."""
-        schema = (
-            self.table.schema if columns is None else pa.schema([self.table.schema.field(name) for name in columns])
-        )
-        if isinstance(self.folder, RemoteFolder):
-            from penstock.pipeline.lake.remote_files import read_remote
-
-            return read_remote(spark, schema, self.folder, self.sizes(**least))
-        return read_files(spark, schema, self.files(**least))
+        return self.frame_of(spark, self.table.schema.names if columns is None else columns, self.sizes(**least))
 
     def values(self, column: str, **least: Any) -> set[Any]:
         """Return the distinct values of a column in those files, read by this process."""
@@ -243,31 +237,51 @@ class LakeTable:
             batches = (pq.read_table(file, columns=[column]) for file in self.files(**least))
         return {value for batch in batches for value in batch[column].unique().to_pylist()}
 
+    def frame_of(self, spark: SparkSession, columns: Sequence[str], sizes: Mapping[str, int]) -> DataFrame:
+        """Read some columns of these files, committed or not, with Spark."""
+        schema = pa.schema([self.table.schema.field(name) for name in columns])
+        if isinstance(self.folder, RemoteFolder):
+            from penstock.pipeline.lake.remote_files import read_remote
+
+            return read_remote(spark, schema, self.folder, sizes)
+        return read_files(spark, schema, self._present(list(sizes)))
+
     def dataset(self, **least: Any) -> ds.Dataset:
         """Read the table with Arrow alone: threads of delta-rs call Python, perhaps during interpreter shutdown."""
+        return self.dataset_of(self.sizes(**least))
+
+    def dataset_of(self, sizes: Mapping[str, int]) -> ds.Dataset:
+        """Read these files, committed or not, with Arrow."""
         import pyarrow.dataset as ds  # Imported here, because it loads pandas, which takes a second.
 
         if isinstance(self.folder, RemoteFolder):
             from penstock.pipeline.lake.remote_files import dataset_of
 
-            return dataset_of(self.folder, self.sizes(**least), self.table.schema)
+            return dataset_of(self.folder, sizes, self.table.schema)
         # Pass the whole schema, so that columns missing in older files are null.
         try:
-            return ds.dataset(self.files(**least), schema=self.table.schema, format="parquet")
+            return ds.dataset(self._present(list(sizes)), schema=self.table.schema, format="parquet")
         except FileNotFoundError as error:
             raise missing_file(self.table.name, str(error)) from error
 
     def append(self, files: Sequence[NewFile], app: str, position: int) -> None:
         """Add files and move the position in one commit."""
-        self._commit(
-            app,
-            position,
-            lambda properties: self.delta.create_write_transaction(
-                [file.action() for file in files],
-                mode="append",
-                schema=self.delta.schema(),
-                commit_properties=properties,
-            ),
+        self._commit(app, position, self._writing(files, "append", self.delta.schema()))
+
+    def replace(self, files: Sequence[NewFile], app: str, position: int) -> None:
+        """Replace all rows, and the columns by those of `table`, in one commit."""
+        from deltalake import Schema
+
+        self._commit(app, position, self._writing(files, "overwrite", Schema.from_arrow(self.table.schema)))
+
+    def _writing(
+        self, files: Sequence[NewFile], mode: Literal["append", "overwrite"], schema: DeltaSchema
+    ) -> Callable[[CommitProperties], object]:
+        return lambda properties: self.delta.create_write_transaction(
+            [file.action() for file in files],
+            mode=mode,
+            schema=schema,
+            commit_properties=properties,
         )
 
     def put(self, rows: pa.Table, app: str, position: int, **least: Any) -> None:

@@ -39,6 +39,17 @@ class TableView(Struct, kw_only=True):
     newest_ms: int | None
 
 
+class ExpectationView(Struct, kw_only=True):
+    model: str
+    expectation: str
+    action: str
+    """`warn`, `quarantine` or `stop`."""
+    passed: bool
+    failed: int
+    """Rows of the last check that failed."""
+    checked_at: int
+
+
 class PipelineView(Struct, kw_only=True):
     installed: bool
     """True if this server can read the tables (the extra `spark` is installed)."""
@@ -50,6 +61,8 @@ class PipelineView(Struct, kw_only=True):
     """The journal's next offset."""
     tables: list[TableView]
     readers: list[ConsumerView]
+    expectations: list[ExpectationView] = []
+    """Results of the expectations of models."""
     last_error: str | None = None
     """The newest error at the end of Spark's log."""
     last_error_at: int | None = None
@@ -101,15 +114,33 @@ def _view(folder: Folder, reader: Journal) -> Response:
         lake = Lake(folder)
         view.exists = lake.exists()
         view.tables = _tables(lake, reader, end) if view.exists else []
+        view.expectations = _expectations(lake) if view.exists else []
         view.running = (view.exists and _is_locked(lake)) if isinstance(folder, Path) else None
     return reply(view)
 
 
 def _tables(lake: Any, reader: Journal, end: int) -> list[TableView]:
     from penstock.pipeline.lake.lake import app_of
+    from penstock.pipeline.models.catalog import tables_of
 
     app = app_of(reader.uid)
-    return [_table(table, app, end) for table in lake.tables()]
+    return [_table(table, app, end) for table in tables_of(lake)]
+
+
+def _expectations(lake: Any) -> list[ExpectationView]:
+    from penstock.pipeline.models.results import load
+
+    return [
+        ExpectationView(
+            model=each["model"],
+            expectation=each["expectation"],
+            action=each["action"],
+            passed=each["passed"],
+            failed=each["failed"],
+            checked_at=int(each["checked_at"].timestamp() * 1000),
+        )
+        for each in load(lake)
+    ]
 
 
 def _table(table: Any, app: str | None, end: int) -> TableView:
