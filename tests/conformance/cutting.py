@@ -1,5 +1,5 @@
-"""A relay before PostgreSQL that cuts the line at a statement, mostly a commit: before it is passed on, or before its
-answer is."""
+"""A relay in front of PostgreSQL that cuts the connection at a statement, usually a commit: either before the statement
+reaches the server or before its response reaches the client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOCKET = ".s.PGSQL.5432"
 
 
 class Cutter:
-    """Once armed, it cuts one line; `meanwhile` happens before anyone sees it."""
+    """Cuts one connection once it is armed. `meanwhile` runs before the client can notice."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Cutter:
                 try:
                     server.connect(self._server)
                 except OSError:
-                    # As the server itself would while it is down; the next one is let in again.
+                    # Refuse the client as a server that is down would. Later connections are accepted again.
                     client.close()
                     server.close()
                     continue
@@ -78,7 +78,7 @@ class Cutter:
                     asked = client.recv(1 << 16)
                     if not asked:
                         return
-                    # A statement's text is sent when it is prepared: on the first commit of each connection.
+                    # The SQL text travels when the statement is prepared, which is on each connection's first commit.
                     cut = self.at in asked and self.armed.is_set()
                     if cut:
                         self.armed.clear()

@@ -43,19 +43,19 @@ COUNTED = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "
 
 
 class Replay:
-    """What became of every message, by queue id, from events alone. An event that cannot follow is an error."""
+    """Rebuilds the state of every message, by queue id, from events alone, and fails on an impossible transition."""
 
     def __init__(self) -> None:
         self.next_offset = 0
         self.names: dict[int, str] = {}
         self.states: dict[int, dict[int, str]] = {}
         self.totals: dict[int, Counter[str]] = {}
+        # Queues with incomplete events, for which only the number of messages in each state is known.
         self.partly: set[int] = set()
-        """Queues of whose messages not all was told: of them, only how many are in each state is known."""
+        # Number of messages by state, for each queue in the journal: the depths recorded on entry plus later events.
         self.held: dict[int, Counter[str | None]] = {}
-        """By queue that is in the journal, the number in each state: those it entered with, and what happened since."""
+        # The last lease of each message: its attempt, its time, and whether the message was a dead letter.
         self._leases: dict[int, tuple[int, int | None, bool]] = {}
-        """By message, of its last lease: which it was, when, and whether of a dead letter."""
 
     def play(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -144,7 +144,7 @@ def _before(event: Event) -> str | None:
 
 
 def check_journal(db: sqlite3.Connection, folder: Path) -> None:
-    """Of a file whose journal has been on from the start: what the log has of it, then what the store still has."""
+    """Check a file whose journal was on from the start: replay the log, then the events still in the store."""
     replay = Replay()
     if folder.exists():
         replay.play(log_events(folder))
@@ -188,7 +188,7 @@ def events_in(db: sqlite3.Connection) -> Iterator[Event]:
 
 
 def split(offset: int, records: bytes) -> Iterator[Event]:
-    """Records back to back, each verified."""
+    """Decode records that lie back to back, and verify each checksum."""
     position = 0
     while position < len(records):
         length, checksum, at, kind, _, _, _ = struct.unpack_from("<IIqBBHI", records, position)

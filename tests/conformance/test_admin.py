@@ -15,7 +15,7 @@ EVERY_STATE = {"ready": 3, "scheduled": 1, "leased": 2, "dead": 1, "archived": 1
 
 
 def fill(store: StoreUnderTest, queue: str = "q") -> dict[str, int]:
-    """One message in each state, by name; the ready and the leased in each of their kinds."""
+    """Push one message for each state, plus the variants of ready and leased, and return their ids by name."""
     store.make(queue, max_attempts=1, archive_ms=None)
     store.bury("dead-leased", "dead", queue=queue)
     store.lease(queue + ".dlq", lease_ms=10_000)

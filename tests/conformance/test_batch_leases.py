@@ -1,4 +1,4 @@
-"""A lease of many messages is many leases: each can be settled alone, in any order, and expires like any other."""
+"""A batch lease acts as many single leases: each message is settled alone, in any order, and expires on its own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ parts = pytest.mark.parametrize("part", PARTS, ids=str)
 
 @pytest.fixture(params=["one after the other", "with gaps"])
 def batch(request: pytest.FixtureRequest, store: StoreUnderTest) -> list[Delivery]:
-    """A leased batch; with gaps, another queue and a message with a priority have ids between."""
+    """A leased batch. With gaps, ids in between belong to another queue and to a delayed message."""
     for number in range(COUNT):
         store.push(str(number))
         if request.param == "with gaps":
@@ -52,7 +52,7 @@ def batch(request: pytest.FixtureRequest, store: StoreUnderTest) -> list[Deliver
 
 
 def chosen(batch: Sequence[Delivery], part: Sequence[int]) -> tuple[list[Delivery], list[Delivery]]:
-    """Return the messages of these numbers, and all others."""
+    """Return the messages at these positions, and all others."""
     return [batch[number] for number in part], [each for number, each in enumerate(batch) if number not in part]
 
 
@@ -272,7 +272,7 @@ def settle(store: Store, verb: Verb, batch: Sequence[Delivery]) -> Any:
 def test_a_batch_is_acked_after_its_process_was_killed(shared: StoreUnderTest) -> None:
     shared.push(*"abcdef")
     batch = shared.lease(limit=6, worker="w")
-    # The store is left as it is, and another one opens what it wrote.
+    # Abandon the store without closing it, and let another one open what it wrote.
     shared.store = shared.open_another()
     assert {each.worker for each in shared.pages(State.LEASED)} == {"w"}
     assert shared.ack(*batch[:3]) == [OK] * 3

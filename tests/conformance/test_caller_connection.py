@@ -1,4 +1,4 @@
-"""Commands in the user's own transaction, on the user's own SQLite connection."""
+"""Commands that run in the caller's own transaction, on the caller's SQLite connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.conformance.support import StoreUnderTest, push_command, texts
 
 @pytest.fixture
 def mine(on_file: StoreUnderTest) -> Iterator[sqlite3.Connection]:
-    """A connection of the user's own."""
+    """The caller's own connection."""
     connection = sqlite3.connect(on_file.path)
     connection.execute("CREATE TABLE mine (x)")
     yield connection

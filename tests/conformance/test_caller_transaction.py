@@ -1,4 +1,4 @@
-"""A push in the caller's transaction behaves like any push, from the commit on."""
+"""A push in the caller's transaction behaves like any other push once the transaction commits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open_connection(store: StoreUnderTest) -> Any:
 
 @pytest.fixture
 def mine(shared: StoreUnderTest) -> Iterator[Any]:
-    """A connection of the caller's own."""
+    """The caller's own connection."""
     connection = open_connection(shared)
     yield connection
     connection.close()
@@ -131,7 +131,7 @@ def test_keys_are_one_space_with_those_of_other_pushes(shared: StoreUnderTest, m
     mine.commit()
     assert shared.push("d", key="mine") == [fresh.id]
     assert shared.drain() == ["a", "c"]
-    # After its window a key is free, as soon as its message has gone.
+    # A key is free once its window has passed and its message is gone.
     shared.clock.advance(2 * 86_400_000)
     (free,) = shared.push_on(mine, push_command("e", key="mine"))
     assert free.duplicate
@@ -201,14 +201,14 @@ def test_a_connection_to_another_database_is_refused(shared: StoreUnderTest, tmp
     other.close()
 
 
-# What only a database server can do: many transactions at a time.
+# Tests that need a database server, because several transactions are open at once.
 
 
 @pytest.mark.parametrize("queue", ["q", "n/t/x", "slow"])
 def test_an_open_transaction_holds_nobody_up(on_server: PostgresUnderTest, own: psycopg.Connection, queue: str) -> None:
     on_server.make(queue, **({"push_rate": 1_000.0} if queue == "slow" else {}))
     on_server.push_on(own, push_command("late", queue))
-    # Were it to wait for the other's lock, this would fail.
+    # If this push waited for the lock of the open transaction, it would fail.
     for wire in on_server._pool._idle:
         wire.connection.execute("SET lock_timeout = '5s'")
     on_server.push("early", queue=queue)
@@ -253,7 +253,7 @@ def test_a_change_of_a_queue_gives_up_while_a_transaction_is_open(
     monkeypatch.setattr(transaction, "CHANGE_WAIT_MS", 100)
     on_server.make()
     sql_push(on_server, own, "q", '{"a": 1}')
-    # What is in the same batch does not suffer.
+    # The other command in the same batch still succeeds.
     refused, made = on_server.store.apply([change, Configure(queue="other", changes={}, create=QueueOptions())])
     assert isinstance(refused, TryLater)
     assert made.created
@@ -300,7 +300,7 @@ def test_the_callers_own_way_of_reading_rows_does_no_harm(
     assert on_server.drain() == ["a"]
 
 
-# From SQL.
+# SQL functions
 
 
 def test_sql_pushes_json(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
@@ -376,7 +376,7 @@ def test_sql_says_which_queue_is_missing_or_full(on_server: PostgresUnderTest, o
 
 
 def test_defaults_of_options_are_those_of_the_model(on_server: PostgresUnderTest) -> None:
-    """The function in the database knows them too, for queues whose options leave them out."""
+    """The SQL function repeats these defaults for queues that do not set the options."""
     defaults = QueueOptions()
     assert (defaults.delay_ms, defaults.ttl_ms, defaults.dedupe_ms) == (0, None, 86_400_000)
     assert (defaults.max_size, defaults.push_rate, defaults.push_burst, defaults.journal) == (None, None, None, "full")

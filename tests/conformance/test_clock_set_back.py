@@ -1,4 +1,4 @@
-"""A clock that is set back: earlier leases expire at once, and a small step expires none."""
+"""When the clock is set back, earlier leases expire at once, except after a small step."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.conformance.support import Clock, StoreUnderTest, texts
 
 HOUR_MS = 3_600_000
 LEASE_MS = 30_000
+# A step back that does not expire leases.
 SMALL_MS = 4_000
-"""A step that leases survive."""
 
 
 @pytest.mark.parametrize("jump_ms", [10_000 + LEASE_MS, HOUR_MS, 365 * 24 * HOUR_MS])

@@ -209,7 +209,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) ->
 
 
 def in_child(work: Callable[[], None]) -> None:
-    """Run in a forked child, and fail if it does."""
+    """Run `work` in a forked child process, and fail if it fails."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -261,7 +261,7 @@ def test_a_forked_child_has_its_own_copy_of_a_store_in_memory(tmp_path: Path) ->
 
 
 def test_processes_may_open_and_close_one_file_all_at_once(tmp_path: Path) -> None:
-    """Creating, recovering and removing the WAL takes locks that others must wait for."""
+    """Creating, recovering and removing the WAL takes locks that other processes must wait for."""
     path = tmp_path / "penstock.db"
 
     def work() -> None:

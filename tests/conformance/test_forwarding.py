@@ -1,4 +1,4 @@
-"""Dead letters forwarded to the queue that their own queue names, and how a sweep handles them."""
+"""Dead letters are forwarded to the queue named in their own queue's options, and sweeps handle them there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def kill(broker: Broker, queue: str, *payloads: bytes) -> None:
 
 
 class Reads:
-    """Counts the messages that a broker reads by looking through a queue."""
+    """Counts the messages that a broker reads by peeking."""
 
     def __init__(self, broker: Broker) -> None:
         self.count = 0
@@ -55,7 +55,7 @@ def test_a_redrive_by_ids_reads_no_other_letters_of_a_shared_dead_letter_queue(s
         await make(broker, "q", max_attempts=1, dlq="failed")
         await kill(broker, "q", b"a", b"b", b"c", b"d")
         letters, _ = await broker.peek("failed", limit=9)
-        # One dies again in the dead-letter queue, and one is leased from it.
+        # One message dies again in the dead-letter queue, and another is leased from it.
         again, leased = await broker.lease("failed", limit=2)
         await broker.nack("failed", [SettleItem(again.id, again.token)])
         waiting = next(each.id for each in letters if each.id not in (again.id, leased.id))

@@ -1,4 +1,4 @@
-"""Roll-ups and latencies over a time window."""
+"""Roll-ups and latencies cover exactly the requested time window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would damage stored data is refused before it is written, and other commands are not affected."""
+"""A command that would corrupt stored data is refused before it writes, and other commands are not affected."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def change(store: StoreUnderTest, sql: str) -> None:
 
 @pytest.mark.parametrize("verb", [Ack, Nack, Release])
 def test_a_lease_that_names_another_message_settles_neither(shared: StoreUnderTest, verb: Verb) -> None:
-    # With a priority, so that each lease has a row of its own.
+    # A message with a priority gets its own lease row instead of a shared range.
     shared.push(*"abc", priority=1)
     other, leased, last = (shared.lease_one() for _ in range(3))
     shared.ack(last)
@@ -84,7 +84,7 @@ def test_a_batch_whose_messages_are_not_all_there_is_not_acked(on_file: StoreUnd
 
 
 def opened(store: StoreUnderTest) -> Any:
-    """The transaction of a SQLite store, with its cache."""
+    """Return the transaction of a SQLite store, with its cache."""
     assert isinstance(store.store, SqliteStore)
     return store.store._transaction
 

@@ -1,4 +1,4 @@
-"""The journal's events about whole queues: created, changed, deleted, and their depth."""
+"""Journal events about whole queues: created, changed and deleted, and the depth of each queue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = {"waiting": 0, "leased": 0, "dead": 0}
 
 
 def told(store: StoreUnderTest) -> list[dict[str, Any]]:
-    """Of queues, but for options."""
+    """Return the details of all queue events except creation and changed options."""
     found = [event.details for event in events_of(store) if event.kind == "queue"]
     return [details for details in found if details["what"] not in ("created", "changed")]
 
@@ -181,7 +181,7 @@ def test_a_journal_begins_between_transactions_of_others(unjournalled: PostgresU
 
 
 def _waited_for(store: PostgresUnderTest) -> list[int]:
-    """Kinds of locks."""
+    """Return the kinds of advisory locks that sessions are waiting for."""
     wanted = (
         "SELECT objid::bigint >> 10 & 63 FROM pg_locks "
         "WHERE locktype = 'advisory' AND NOT granted AND classid = %s ORDER BY 1"

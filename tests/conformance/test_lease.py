@@ -17,7 +17,7 @@ def push_many(store: StoreUnderTest, **fields: int) -> None:
 
 
 def lease_all(store: StoreUnderTest) -> list[str]:
-    """As a broker does: ask again while there is more to move."""
+    """Lease everything as a broker does: repeat while the store reports that there is more to move."""
     outcome = store.try_lease(limit=MANY)
     rounds = 1
     while outcome.more:

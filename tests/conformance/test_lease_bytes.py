@@ -1,4 +1,4 @@
-"""A lease takes only as many messages as fit in a response."""
+"""A lease, a take or a page returns only as many messages as fit in a response."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_is_in_front_of_others_is_counted_with_them(store: StoreUnderTest) 
 
 
 def test_those_who_share_a_reading_find_no_empty_queue(store: StoreUnderTest) -> None:
-    """The one for whom there was no room is told to ask again, not that there is nothing."""
+    """A lease that got no room in the response is told to retry, not that the queue is empty."""
     fill(store, "abcdef")
     outcomes = store.apply([Lease(queue="q", limit=2) for _ in range(3)])
     assert [first_letters(outcome.messages) for outcome in outcomes] == ["ab", "c", ""]

@@ -1,4 +1,4 @@
-"""Finding a message by the id that its producer knows."""
+"""A message is found by the id that its producer knows: its uuid or a global key."""
 
 from __future__ import annotations
 

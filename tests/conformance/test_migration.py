@@ -1,4 +1,4 @@
-"""Migrating a store to the other kind, and back."""
+"""A store is migrated from SQLite to PostgreSQL and back without a change."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_was_moved_there_and_back_is_what_it_was(stores: Stores) -> None:
     before = seen(file)
     file.close()
     there = migrate(file.url, database.url, clock=file.clock)
-    # A listing of queues is in the order of their names.
+    # Queues are listed in the order of their names.
     assert [queue.name for queue in there.queues] == list(before)[2:]
     assert seen(database.open()) == before
     database.check()
@@ -306,7 +306,7 @@ def test_a_move_needs_a_source_and_two_kinds(stores: Stores) -> None:
 
 
 def stream_world(streams: Streams) -> dict[str, object]:
-    """All that can be seen of streams, but for what depends on the time of looking."""
+    """Return everything that can be read from streams, except values that depend on the current time."""
     world: dict[str, object] = {}
     for info in streams.list_streams():
         records = streams.read(info.name, info.first, limit=10_000).records if info.next > info.first else []
@@ -466,7 +466,7 @@ def test_the_journal_stays_whole_with_its_file(stores: Stores) -> None:
 
 @pytest.mark.parametrize("early", [True, False])
 def test_the_journal_of_a_target_tells_of_all_that_was_moved_there(stores: Stores, early: bool) -> None:
-    """Whether it began before the move, or begins when the target is first opened."""
+    """The journal begins either before the migration or when the target is first opened."""
     file, database, back = stores
     leases = fill(file.open())
     file.close()

@@ -1,4 +1,4 @@
-"""Moving messages to another queue is atomic."""
+"""Messages move to another queue atomically."""
 
 from __future__ import annotations
 

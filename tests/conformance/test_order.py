@@ -1,4 +1,4 @@
-"""Lease order: priority, then the time of availability, then id."""
+"""Messages are leased by priority, then by the time they became available, then by id."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_what_comes_back_is_behind_what_was_pushed_though_the_clock_stepped_back
     store.nack(nacked, delay_ms=0)
     store.redrive()
     clock.advance(20)
-    # All four stand at one time, and there the ids decide: none is before its turn.
+    # All four messages have the same time, so their ids decide the order.
     assert {m.available_at for m in store.pages(State.READY)} == {clock.now - 15}
     assert store.drain() == ["redriven", "nacked", "pushed", "also"]
 

@@ -1,5 +1,4 @@
-"""What only a database server can do: lose its connection, be shared by many, and take a push into the user's own
-transaction."""
+"""PostgreSQL only: lost connections, many servers on one database, and pushes in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from tests.postgres import Cluster, cluster, drop_schema, new_schema
 
 @pytest.fixture
 def mine(on_server: PostgresUnderTest) -> Iterator[psycopg.Connection]:
-    """A connection of the user's own."""
+    """The caller's own connection."""
     with psycopg.connect(cluster().url) as connection:
         connection.execute("CREATE TEMPORARY TABLE mine (x int)")
         connection.commit()
@@ -243,7 +242,7 @@ def test_a_push_whose_answer_was_lost_is_done_once_and_returns_its_id(schema: st
         cutter.armed.set()
         (first,) = store.apply([push_command("once")])
         assert cutter.cuts == 1
-        # Now that the queue is known, the push and its commit are one round trip.
+        # The queue is cached now, so the push and its commit are one round trip.
         store._pool.drop_idle()
         cutter.at = b".take_ids"
         cutter.armed.set()

@@ -1,4 +1,4 @@
-"""Batches that begin with cached queues and remembered leases: what another process changed is noticed."""
+"""Batches that start from cached queues and leases notice what another process has changed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def ack(*leased: Delivery) -> Ack:
 
 
 def warm(store: PostgresUnderTest, *payloads: str) -> list[Delivery]:
-    """Leave the queue cached, and return leased messages."""
+    """Cache the queue, and return leased messages."""
     store.make()
     store.push(*payloads or ("a", "b", "c"))
     return store.lease(limit=10)
@@ -141,7 +141,7 @@ def test_a_wrong_estimate_of_the_time_is_noticed(on_server: PostgresUnderTest) -
     try:
         store.apply([Configure(queue="real", changes={}, create=QueueOptions())])
         store.apply([push("a", queue="real")])
-        # As if the clock of this machine had been set back by a day.
+        # Simulate a local clock that was set back by a day.
         store._context.ahead_ms -= 86_400_000
         known = store._context.known["real"]
         store._context.known["real"] = known._replace(checked_at=known.checked_at - 86_400_000)
@@ -183,7 +183,7 @@ def test_a_lease_that_another_process_settled_in_part_is_not_acked_whole(on_serv
 
 
 def at_once(*calls: Callable[[], list[Settled]]) -> list[list[Settled]]:
-    """Make these calls in threads that begin together."""
+    """Run these calls in threads that start together."""
     results: list[list[Settled]] = [[] for _ in calls]
     begin = threading.Barrier(len(calls))
 
@@ -274,7 +274,7 @@ def test_an_empty_push_is_no_error(on_server: PostgresUnderTest) -> None:
 def test_a_push_whose_mark_may_be_forgotten_is_not_repeated(
     on_server: PostgresUnderTest, monkeypatch: pytest.MonkeyPatch, pause_ms: int
 ) -> None:
-    """The process was suspended between the commit and its reply, while another process swept."""
+    """The process is suspended between the commit and its reply, while another process sweeps."""
     warm(on_server)
     another, run = on_server.open_another(), PipelinedConnection.run
     lost: list[bool] = []

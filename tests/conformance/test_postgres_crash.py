@@ -1,4 +1,4 @@
-"""PostgreSQL or its connection fails at critical moments, and the promises hold."""
+"""Nothing acknowledged is lost or repeated when PostgreSQL or its connection fails at a critical moment."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_queue_is_locked_though_another_thread_learns_of_it_meanwhile(on_serve
         thread.start()
         waiting = f"SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '{schema}.queue'::regclass"
         eventually(lambda: leasing.execute(waiting.encode()).fetchone() == (1,))
-        # As a push in the next lane does, which has looked a little earlier.
+        # Simulate a push in another lane that cached the queue a little earlier.
         new._context.learn("q", queue_id)
         looking.rollback()
         thread.join()
@@ -85,7 +85,7 @@ def test_a_commit_that_a_crash_took_back_is_not_taken_for_anothers(taken: bool) 
 
     try:
         with psycopg.connect(own.url, autocommit=True) as connection:
-            # So that nothing reaches the disk but what waits for it.
+            # Without background writes, only data that a commit waits for reaches the disk.
             connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
             connection.execute("ALTER SYSTEM SET autovacuum = off")
         own.stop()

@@ -1,4 +1,4 @@
-"""A PostgreSQL store without a journal, as a program without a server has by default."""
+"""A PostgreSQL store without a journal, which is the default for a program without a server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def through(cutter: Cutter, schema: str) -> PostgresStore:
 
 
 def test_joined_leases_return_no_more_bytes_than_a_lease_may(unjournalled: PostgresUnderTest) -> None:
-    """A lease that is left without messages tries again, because the queue is not empty."""
+    """A lease that gets no messages because the response is full is told to retry, because the queue is not empty."""
     for name in (b"a", b"b", b"c", b"d", b"e", b"f"):
         unjournalled.send(PushItem(payload=name * (LEASE_BYTES_MAX // 3 + 1)))
     outcomes = unjournalled.apply([Lease(queue="q", limit=2) for _ in range(3)])
@@ -183,7 +183,7 @@ def test_a_coroutine_that_leaves_while_its_lease_is_asked_for_leaves_none_behind
 def test_a_line_that_goes_silent_under_a_coroutines_push_is_given_up(schema: str) -> None:
     async def run(cutter: Cutter) -> None:
         url = f"postgresql://postgres@/postgres?host={cutter.folder}&answer_ms=1000"
-        # With a clock that stands, the queue stays known, and the push is one round trip.
+        # With a stopped clock the queue stays cached, so the push is one round trip.
         store = PostgresStore(url, schema=schema, busy_ms=500, clock=Clock())
         broker = Broker(store)
         try:

@@ -1,4 +1,4 @@
-"""Push: ids, times, keys, batches and limits."""
+"""Pushes: ids, times, keys, batches and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads that change nothing: peek, get, list, stats, export."""
+"""Reads that change nothing: peek, get, list, stats and export."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT = 23
 
 
 def fill(store: StoreUnderTest, clock: Clock, state: State) -> list[int]:
-    """Many messages of one state, some with equal times, in the order that peek promises."""
+    """Create many messages in one state, some with equal times, and return their ids in the order of peek."""
     store.make(max_attempts=1, archive_ms=None)
     found: list[int] = []
     for number in range(COUNT):

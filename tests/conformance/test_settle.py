@@ -287,7 +287,7 @@ def test_settling_nothing_is_fine(store: StoreUnderTest) -> None:
 def test_an_ack_is_told_with_the_lease_that_it_ends_though_an_earlier_one_lapsed(
     store: StoreUnderTest, clock: Clock
 ) -> None:
-    """The journal is played again after the test, and each ending held against its lease."""
+    """The fixture replays the journal after the test and matches each settlement with its lease."""
     store.push("a", "b")
     store.lease(limit=2, lease_ms=10)
     clock.advance(10)

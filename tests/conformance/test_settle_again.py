@@ -1,4 +1,4 @@
-"""Settling is idempotent by token: a repeated request gets the same answer and changes nothing."""
+"""Settling is idempotent by token: a repeated request gets the same result and changes nothing."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_what_a_token_did_is_known_to_other_processes(shared: StoreUnderTest, ve
 
 @settling
 def test_a_transaction_is_carried_out_once_by_the_leases_in_it(store: StoreUnderTest, verb: Verb) -> None:
-    """What it pushes hangs on the lease: a token that settled before is no lease."""
+    """A transaction pushes only if its leases are current, and a token that has settled is no longer a lease."""
     store.push("a")
     leased = store.lease_one()
     item = SettleItem(leased.id, leased.token, delay_ms=50)
@@ -176,7 +176,7 @@ def test_what_tokens_did_long_ago_is_deleted_in_bounded_steps(store: StoreUnderT
         store.ack(store.lease_one())
     assert settled_rows(store) == 30
     clock.advance((SETTLED_MINUTES + 2) * MINUTE_MS)
-    # They are many: 5,000 a second make 300,000 that are deleted within a minute, at 10,000 a sweep.
+    # At 5,000 settles a second, 300,000 rows expire each minute; a sweep deletes at most 10,000 of them.
     assert store.sweep(limit=2).more
     assert settled_rows(store) == 10
     assert not store.sweep(limit=2).more

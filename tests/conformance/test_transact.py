@@ -1,4 +1,4 @@
-"""Transactions are atomic; in a batch, each command succeeds or fails by itself."""
+"""Transactions are atomic. In a batch, each command succeeds or fails on its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Presence: servers and consumers send heartbeats, and are removed when they stop."""
+"""Servers and consumers send heartbeats, and are removed from the list of workers when they stop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def worker(store: StoreUnderTest, name: str = "ada") -> WorkerInfo:
 
 
 def told(store: StoreUnderTest) -> list[tuple[str, str]]:
-    """What the journal tells of workers."""
+    """Return the worker events in the journal."""
     return [(event.details["what"], event.details["worker"]) for event in events_of(store) if event.kind == "worker"]
 
 
@@ -130,7 +130,7 @@ def test_a_server_that_is_started_again_under_its_name_takes_the_place_of_the_on
     beat(store, server("one", START_MS, pid=7))
     again = server("one", START_MS + 5, pid=8)
     assert beat(store, again) == Beaten(["one"], ["one"])
-    # Of two that live under one name, the one that began last is shown.
+    # If two servers share a name, the one that started last is listed.
     assert beat(store, server("one", START_MS, pid=7)) == Beaten([], [])
     assert worker(store, "one").pid == 8
     assert beat(store, gone=(server("one", START_MS),)).disconnected == []

@@ -1,4 +1,4 @@
-"""Streams read as Arrow columns: the same records, all verified."""
+"""Reading streams as Arrow columns returns the same records, all verified."""
 
 from __future__ import annotations
 

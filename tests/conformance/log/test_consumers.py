@@ -1,4 +1,4 @@
-"""Consumers: durable positions that move back only on request, and their lag."""
+"""Consumers have durable positions that move back only with force, and a lag."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_there_is_a_limit_to_how_many_consumers_a_stream_has(streams: Streams) -
 
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_consumer_cannot_be_called_like_a_folder(streams: Streams, name: str) -> None:
-    """Programs that tidy up URLs and paths could not reach it."""
+    """HTTP clients and proxies normalise paths, so requests for such a name would never arrive."""
     for attempt in (
         lambda: streams.create_consumer("s", name),
         lambda: streams.commit("s", name, -1),
@@ -177,5 +177,5 @@ def test_a_consumer_cannot_be_called_like_a_folder(streams: Streams, name: str) 
         with pytest.raises(InvalidName):
             attempt()
     with pytest.raises(UnknownConsumer):
-        streams.forget("s", name)  # One that 0.1.0 made can be removed.
+        streams.forget("s", name)  # Version 0.1.0 accepted such names, so it must stay possible to remove one.
     assert streams.consumers("s") == []

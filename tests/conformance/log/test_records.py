@@ -1,4 +1,4 @@
-"""Appended records are read back whole and in order, from any retained offset."""
+"""Appended records are read back intact and in order, from any retained offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention: which segments are removed, and which consumers it waits for."""
+"""Retention removes whole segments, oldest first, and waits for the consumers that need them."""
 
 from __future__ import annotations
 

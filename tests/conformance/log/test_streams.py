@@ -1,4 +1,4 @@
-"""Streams are created, shown, configured and deleted."""
+"""Streams are created, shown, configured and dropped."""
 
 from __future__ import annotations
 
