@@ -1,4 +1,4 @@
-"""The drivers and libraries whose connections a push can use, each as its documentation shows."""
+"""The drivers and libraries whose connections a push accepts, each used as its documentation shows."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _aliases = itertools.count()
 
 
 async def done(value: Any) -> Any:
-    """The result of a call that may have to be awaited."""
+    """Return the result of a call, awaiting it if necessary."""
     return await value if inspect.isawaitable(value) else value
 
 
 class Place:
-    """A file or a database with queues in it, and a table of the application's."""
+    """A file or database with a queue and a table of the application."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
@@ -66,7 +66,7 @@ class Place:
 
 
 class Own:
-    """A connection of the application's own, and its transactions."""
+    """A connection of the application, and its transactions."""
 
     is_async = False
     conn: Any
@@ -146,7 +146,7 @@ class Asyncpg(Own):
 
 
 class SqlAlchemy(Own):
-    """By its default dialect; a transaction begins with the first use of the connection."""
+    """SQLAlchemy with its default dialect; the first use of a connection begins a transaction."""
 
     sqlite, postgres = "sqlite", "postgresql+psycopg"
 

@@ -1,4 +1,4 @@
-"""Runs `penstock` in this process or in its own, with a server to use."""
+"""Runs `penstock` in this process or in another one, and starts servers for it."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ def clean_environment(**settings: str) -> dict[str, str]:
 
 
 def penstock(*arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Result:
-    """As the console script calls it, without the cost of a process."""
+    """Run the command like the console script, but in this process, which is faster."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, clean_environment(**(env or {})), clear=True))
-        stack.callback(os.umask, os.umask(0o022))  # The command changes it, for its own process.
+        # The command sets the umask of the process, which here is the test process.
+        stack.callback(os.umask, os.umask(0o022))
         stack.enter_context(mock.patch.object(sys, "argv", ["penstock", *arguments]))
         stack.enter_context(mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8")))
         stack.enter_context(redirect_stdout(out))
@@ -61,7 +62,7 @@ def penstock(*arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None 
 
 @dataclass
 class Queues:
-    """A place with queues, and the flags that lead there."""
+    """A file, database or server with queues, and the flags that select it."""
 
     flags: tuple[str, ...]
     kind: str
@@ -79,14 +80,14 @@ class Queues:
 
 
 def spawn(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    """Run the command in another process."""
+    """Start the command in another process."""
     options.setdefault("env", clean_environment())
     return subprocess.Popen([PENSTOCK, *arguments], **options)
 
 
 @contextmanager
 def server(folder: Path, **settings: str) -> Iterator[str]:
-    """`penstock serve`, just so, on a free port; its address."""
+    """Run `penstock serve` on a free port and yield its address."""
     folder.mkdir(exist_ok=True)
     env = clean_environment(
         PENSTOCK_PORT="0", PENSTOCK_DATA=str(folder / "data"), PENSTOCK_CANARY_MS="0", PENSTOCK_ACCESS_LOG="false"

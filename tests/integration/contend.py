@@ -1,4 +1,4 @@
-"""Many threads and processes use one queue file at once; each keeps a tally for the final comparison."""
+"""Many threads and processes use one queue file at once. Each keeps a tally for the final comparison."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from penstock import LiteQueue
 
 QNAMES = ("default", "ns/task/queue")
+# High enough that nacks never dead-letter a message.
 MAX_RETRIES = 900
-"""So many that nothing dies of being nacked."""
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Tally:
 
 
 def steadily(path: Path, seed: int, seconds: float, queue: LiteQueue | None = None) -> Tally:
-    """Use one open queue, maybe shared with other threads, for some time."""
+    """Use one open queue for some time, possibly shared with other threads."""
     tally, chance, deadline = Tally(), random.Random(seed), time.monotonic() + seconds
     try:
         if queue is not None:
@@ -40,7 +40,7 @@ def steadily(path: Path, seed: int, seconds: float, queue: LiteQueue | None = No
 
 
 def reopening(path: Path, seed: int, seconds: float) -> Tally:
-    """Open the file, use it a little, close it, again and again."""
+    """Repeatedly open the file, use it a little and close it."""
     tally, chance, deadline = Tally(), random.Random(seed), time.monotonic() + seconds
     try:
         while time.monotonic() < deadline:
@@ -80,7 +80,7 @@ def _use(queue: LiteQueue, chance: random.Random, tally: Tally) -> None:
 
 
 def lock_with_sqlite(path: Path, seed: int, seconds: float) -> Tally:
-    """A program of the user's that writes to the same file with plain sqlite3, in short transactions."""
+    """Write to the same file in short transactions with plain sqlite3, as a user's own program might."""
     tally, chance, deadline = Tally(), random.Random(seed), time.monotonic() + seconds
     try:
         with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as db:
@@ -97,7 +97,7 @@ def lock_with_sqlite(path: Path, seed: int, seconds: float) -> Tally:
 
 
 def open_at(path: Path, at: float) -> Tally:
-    """Open a file that may not exist yet, at a given moment, and put one message."""
+    """Open a file, which may not exist yet, at a given time and put one message."""
     tally = Tally()
     time.sleep(max(0.0, at - time.time()))
     try:

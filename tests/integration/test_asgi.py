@@ -102,7 +102,7 @@ def test_it_is_mounted_beside_routes_with_workers_that_end_with_the_server(tmp_p
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE)
     assert "the worker of queue 'missing' failed" in (tmp_path / "log").read_text()
-    # What the workers had taken is settled: nothing waits for a lease to end.
+    # Messages that the workers had leased are settled, so nothing waits for a lease to expire.
     with penstock.connect(f"sqlite:///{tmp_path}/tasks.db") as opened:
         for name in ("emails", "reports"):
             info = opened.queue(name).info()

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def work(server: Running, stop: threading.Event) -> None:
-    """All that changes a file, again and again."""
+    """Keep changing everything in the file: queues, streams and consumer positions."""
     with penstock.connect(f"http://127.0.0.1:{server.port}") as client:
         queue, stream = client.create_queue("q", exist_ok=True), client.create_stream("s", exist_ok=True)
         number = 0
@@ -43,7 +43,7 @@ def work(server: Running, stop: threading.Event) -> None:
 
 
 def check(path: Path) -> int:
-    """Create queues, a journal and a stream in a file that is not in use; return the stream's number of records."""
+    """Check queues, journal and stream of a file that nobody uses; return the number of records in the stream."""
     with closing(sqlite3.connect(path)) as db:
         check_tables(db)
         check_journal(db, journal_folder(path))

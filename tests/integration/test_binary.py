@@ -31,7 +31,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.contextmanager
 def served(file: Path, folder: Path, **environment: str) -> Iterator[int]:
-    """With this environment and no other, by a Python that has no package."""
+    """Run the server with exactly this environment, on a Python without installed packages."""
     log = folder / "log"
     with log.open("wb") as sink:
         process = subprocess.Popen(

@@ -44,7 +44,7 @@ def file(tmp_path: Path) -> Queues:
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
-    """A server that takes connections and never answers."""
+    """A server that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(60)
         yield listener
@@ -136,13 +136,13 @@ def test_a_pipe_gets_plain_text(file: Queues) -> None:
 
 
 def on_a_terminal(*arguments: str, answer: bytes | signal.Signals | None = None) -> tuple[int, str]:
-    """Run on a terminal and answer the question; return the exit code and the output."""
+    """Run on a terminal and answer the prompt. Return the exit code and the output."""
     ours, theirs = pty.openpty()
     env = clean_environment(TERM="xterm-256color", COLUMNS="200")
     process = subprocess.Popen([PENSTOCK, *arguments], env=env, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
-    with contextlib.suppress(OSError):  # Linux says so when the last process has left the terminal.
+    with contextlib.suppress(OSError):  # Linux reports an error when the last process has closed the terminal.
         asked = False
         while True:
             quiet = not select.select([ours], [], [], 1)[0]
@@ -152,7 +152,7 @@ def on_a_terminal(*arguments: str, answer: bytes | signal.Signals | None = None)
             if first and isinstance(answer, bytes):
                 os.write(ours, answer)
             elif answer is signal.SIGINT and (first or (asked and quiet)):
-                # One that comes just before a read begins is not seen until the next.
+                # A signal that arrives just before a read begins is noticed only by the next read.
                 process.send_signal(signal.SIGINT)
     os.close(ours)
     return process.wait(60), shown.decode()
@@ -184,7 +184,7 @@ def test_a_destructive_command_on_a_terminal_asks_first(file: Queues) -> None:
 
 
 def in_a_shell(file: Queues, line: str) -> subprocess.CompletedProcess[str]:
-    """A line of shell, in which `p` is the command on the file."""
+    """Run a line of shell in which `p` is the command on the file."""
     words = [f'p() {{ {PENSTOCK} "$@" {" ".join(file.flags)}; }}', line]
     return subprocess.run(["bash", "-c", "\n".join(words)], env=clean_environment(), capture_output=True, text=True)
 
@@ -234,7 +234,7 @@ def test_a_progress_bar_is_drawn_on_a_terminal_only(file: Queues, tmp_path: Path
 
 
 def until_asleep(pid: int) -> None:
-    """Wait until it waits for its response. Python loses an interrupt that arrives while it finalises an object."""
+    """Wait until the process sleeps: Python loses an interrupt that arrives while an object is finalized."""
     asleep = 0
     while asleep < 3:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -354,7 +354,7 @@ def test_help_is_there_for_every_command() -> None:
 
 
 def test_client_commands_import_only_what_they_use() -> None:
-    """Rich draws, asyncio serves, SQLite is for files: none of them delays a command that asks a server."""
+    """Rich, asyncio and SQLite are slow to import, and a command that talks to a server needs none of them."""
     code = """
 import sys
 sys.argv = ["penstock", "queue", "list", "--url", "http://127.0.0.1:1"]

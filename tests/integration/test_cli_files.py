@@ -224,7 +224,7 @@ def test_concurrent_writes_do_not_mislead_the_doctor(tmp_path: Path, monkeypatch
 
 
 def somebody_elses(path: Path) -> bytes:
-    """A file of SQLite's that is not Penstock's; its bytes."""
+    """Create a SQLite file that is not a Penstock database, and return its bytes."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE customer (name TEXT)")
         connection.commit()
@@ -328,7 +328,7 @@ def test_bash_completes_commands(tmp_path: Path) -> None:
     ],
 )
 def test_a_truncated_export_is_an_error(tmp_path: Path, framing: bytes) -> None:
-    """The server ends between two lines, without the chunk or the byte that says that this was all."""
+    """The connection ends between two lines, without the final chunk or byte that marks the end."""
     stats = json.dumps(dict.fromkeys(("ready", "scheduled", "leased", "dead", "archived"), 1)).encode()
     ok = b"HTTP/1.1 200 OK\r\nconnection: close\r\n"
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -1,4 +1,4 @@
-"""`penstock message …` without files: leasing, settling, reading, removing; over HTTP and on a file."""
+"""`penstock message …` without files: leasing, settling, reading and removing, over HTTP and on a file."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_queue_with_a_secret_accepts_signed_messages_only(queues: Queues) -> N
 
 
 def test_both_back_ends_show_messages_alike(url: str, tmp_path: Path) -> None:
-    """`--json` has one shape, wherever the queue is."""
+    """The JSON output has the same fields over HTTP and on a file."""
     shapes = []
     for queues in (Queues(("--url", url), "http"), Queues(("--db", str(tmp_path / "q.db")), "db")):
         name = "alike"

@@ -38,7 +38,7 @@ def push(queues: Queues, name: str, *payloads: str) -> None:
 
 
 def kill(queues: Queues, name: str, error: str) -> int:
-    """Push one and let it die."""
+    """Push one message and nack it into the dead letters."""
     push(queues, name, "1")
     [leased] = queues.json("message", "poll", "--queue", name)["messages"]
     queues.ok("message", "nack", "--queue", name, "--ids", f"{leased['id']}:{leased['token']}", "--error", error)

@@ -27,7 +27,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 
 @pytest.fixture(params=["http", "db"])
 def streams(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> Queues:
-    """A place with one stream of the test's own."""
+    """A place with a stream that belongs to this test."""
     if request.param == "http":
         found = Queues(("--url", request.getfixturevalue("served")[0]), "http")
     else:
@@ -110,7 +110,7 @@ def test_a_file_appended_again_is_recognised(streams: Queues, name: str, tmp_pat
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, *, call: int, times: int) -> None:
-    """While a batch is being appended, and is committed already."""
+    """Interrupt an append just after its batch was committed."""
     append, calls = stream_append.send, iter(range(1, 1_000))
 
     def interrupted(*arguments: Any, **named: Any) -> Data:

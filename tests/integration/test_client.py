@@ -1,4 +1,5 @@
-"""The SDK pushes, leases, settles and manages queues alike over a file, a database and a server, sync and async."""
+"""The SDK pushes, leases, settles and manages queues the same way on a file, a database and a server, sync and
+async."""
 
 from __future__ import annotations
 
@@ -185,7 +186,7 @@ def test_consume_keeps_leases_alive_and_ends_when_idle(sdk: Sdk, url: str, name:
 def test_the_lease_of_a_settled_message_is_not_renewed(
     sdk: Sdk, url: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor is it reported as neither acked nor nacked when its renewal would be due."""
+    """A settled message must not be reported as unsettled either, once its renewal would be due."""
 
     async def main() -> None:
         async with sdk.connect(url) as client:

@@ -1,4 +1,4 @@
-"""Concurrent calls of the SDK share requests, and each gets its own outcome."""
+"""Concurrent calls of the SDK share requests, and each call gets its own result."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_cancelled_lease_takes_no_message_along(server: Running, name: str) ->
 
 
 def test_an_interrupted_leader_neither_fails_nor_repeats_the_calls_of_others(server: Running, name: str) -> None:
-    """It is interrupted when the server has done what it asked for itself and for another."""
+    """The leading thread is interrupted after the server has executed its call and the call of another thread."""
     with penstock.connect(f"http://127.0.0.1:{server.port}", linger=0.1) as client:
         queue = client.create_queue(name)
         session: Any = client.transport.session  # type: ignore[union-attr]

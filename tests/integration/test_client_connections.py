@@ -58,7 +58,7 @@ def test_a_server_that_does_not_answer_is_unreachable(sdk: Sdk) -> None:
 
 
 def test_a_server_that_cannot_be_reached_is_an_error_soon(sdk: Sdk, caplog: pytest.LogCaptureFixture) -> None:
-    """Long before `retry_for`, which is for answers that were lost; and the wait is announced, once."""
+    """The error comes long before `retry_for` ends, which applies to lost responses, and the wait is logged once."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
@@ -78,7 +78,7 @@ def test_a_server_that_cannot_be_reached_is_an_error_soon(sdk: Sdk, caplog: pyte
 
 
 def test_a_server_that_takes_no_connection_is_an_error_soon(sdk: Sdk) -> None:
-    """One attempt to connect is bounded, too: its backlog is full, as if its packets were dropped."""
+    """A single connection attempt is bounded too. A full backlog acts like a network that drops packets."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(0)
@@ -99,7 +99,7 @@ def test_a_server_that_takes_no_connection_is_an_error_soon(sdk: Sdk) -> None:
 
 
 def test_an_ack_waits_for_a_server_that_restarts(sdk: Sdk, tmp_path: Path) -> None:
-    """Work already done is worth more patience than `connect_timeout`."""
+    """Work that is already done is worth a longer wait than `connect_timeout`."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
@@ -196,14 +196,14 @@ def test_a_client_may_be_used_in_one_event_loop_after_the_other(
     async def keep() -> None:
         await queue.push("kept")
         async for message in queue.consume():
-            await asyncio.sleep(2)  # For twice as long as the lease.
+            await asyncio.sleep(2)  # Hold the message for twice as long as its lease.
             await message.ack()
             return
 
     for use in (make, work, keep, client.close):
         asyncio.run(use())
     assert not caplog.records
-    gc.collect()  # The sockets of the loops that have ended, while that is no warning.
+    gc.collect()  # Close the sockets of the finished loops while that raises no warning.
 
 
 def test_a_restart_in_the_middle_of_consume(sdk: Sdk, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_restart_in_the_middle_of_consume(sdk: Sdk, tmp_path: Path) -> None:
                 await asyncio.sleep(0.1)
                 await asyncio.to_thread(lambda: None)
                 assert not following.done()
-            # The server has gone while the poll was waiting; the next one has the same files.
+            # The server stops while the poll is waiting. The next server uses the same files.
             pushing = asyncio.ensure_future(_push(queue, 2))
             await asyncio.sleep(0.1)
             with running(tmp_path, port=port):
@@ -253,7 +253,7 @@ def test_a_waiting_call_raises_when_the_client_is_closed(sdk: Sdk, between: Prox
 
 
 def test_a_client_is_closed_though_a_renewal_is_still_being_tried(sdk: Sdk, tmp_path: Path) -> None:
-    """It would be tried for a third of the lease."""
+    """Otherwise the renewal would be retried for a third of the lease."""
 
     async def main() -> None:
         with running(tmp_path) as server:

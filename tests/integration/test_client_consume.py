@@ -1,4 +1,4 @@
-"""`queue.consume`: messages are leased ahead of a fast loop, and go back to the queue if the loop becomes slow."""
+"""`queue.consume` leases messages ahead of a fast loop, and releases them if the loop becomes slow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def _every_loop_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the plan independent of how busy the machine is."""
+    """Treat every loop as fast, so that the plan does not depend on how busy the machine is."""
     monkeypatch.setattr(handler_pace, "PLAN_SECONDS", 60.0)
 
 

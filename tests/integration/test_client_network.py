@@ -74,7 +74,7 @@ def test_a_settle_whose_answer_is_lost_is_done(sdk: Sdk, between: Proxy, name: s
 def test_a_repeated_settle_does_not_claim_a_message_that_another_has(
     sdk: Sdk, server: Running, between: Proxy, name: str, verb: str, then: str
 ) -> None:
-    """The first attempt finds the lease over already, and its answer is lost."""
+    """The lease has expired before the first attempt, and the response to that attempt is lost."""
 
     async def main() -> None:
         async with sdk.connect(between.url) as client, sdk.connect(f"http://127.0.0.1:{server.port}") as straight:
@@ -149,7 +149,7 @@ def test_a_server_that_lost_its_database_says_whether_it_may_be_done(sdk: Sdk, b
                 async with queue.transact() as transaction:
                     transaction.ack(message)
             assert between.count("/transact") == 1, "done twice, the second would find its lease gone"
-            # Another ack of the same message stands for the first attempt, which the server did not know the end of.
+            # Another ack of the message stands in for the first attempt, whose result the server did not know.
             assert await queue.ack_many([message]) == []
             away("/ack", maybe_done=True)
             assert await queue.ack_many([message]) == []

@@ -1,4 +1,4 @@
-"""The SDK's streams behave the same over a file and over a server, sync and async."""
+"""The SDK's streams behave the same on a file and on a server, sync and async."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_leaving_the_loop_commits_processed_records(sdk: Sdk, url: str, name: st
             for number in range(6):
                 assert (await anext(records)).data == number
             await records.aclose()
-            # The sixth was returned, but not processed.
+            # The sixth record was returned, but not processed yet.
             assert (await stream.consumer("c")).offset == 4
             assert [record.data async for record in stream.consume("c", idle=0)] == [5, 6, 7, 8, 9]
 

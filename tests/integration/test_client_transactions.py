@@ -1,4 +1,4 @@
-"""Transactions of the SDK are all or nothing, over a file, a database and a server, sync and async."""
+"""Transactions of the SDK are all or nothing, on a file, a database and a server, sync and async."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers: concurrency, failures, time limits, and a clean stop."""
+"""Workers: concurrency, failures, time limits and clean shutdown."""
 
 from __future__ import annotations
 
@@ -396,7 +396,7 @@ def test_a_signal_stops_a_worker_in_good_order(kind: str, number: signal.Signals
 
 
 def test_a_signal_that_interrupts_no_wait_stops_a_worker_all_the_same(tmp_path: Path) -> None:
-    """The signal arrives in the moment before the main thread begins to wait, and interrupts another thread."""
+    """The signal is delivered to another thread just before the main thread starts to wait."""
     url = f"sqlite:///{tmp_path}/tasks.db"
     with penstock.connect(url) as client:
         client.create_queue("q").push("x")
@@ -406,12 +406,12 @@ def test_a_signal_that_interrupts_no_wait_stops_a_worker_all_the_same(tmp_path: 
 
 
 def test_a_handler_that_ends_its_thread_ends_the_worker(url: str, name: str) -> None:
-    """It went on with one lane less, in the end with none, and said nothing."""
+    """The worker must not go on silently with one lane fewer."""
     with penstock.connect(url) as client:
         queue = client.create_queue(name)
         queue.push(1)
 
-        @queue.worker()  # Another lane could get the message while this one ends.
+        @queue.worker()  # With more lanes, another one could lease the message while this one ends.
         def leave(message: penstock.LeasedMessage) -> None:
             sys.exit(3)
 
@@ -467,7 +467,7 @@ def test_a_stop_after_a_run_does_not_stop_the_next_run(sdk: Sdk, url: str, name:
 
 
 def test_a_stop_before_the_first_run_ends_that_run(sdk: Sdk, url: str, name: str) -> None:
-    """As an application does that fails to start just after it has started its worker."""
+    """An application that fails just after starting its worker stops the worker like this."""
 
     async def main() -> None:
         async with sdk.connect(url) as client:
@@ -501,7 +501,7 @@ def test_a_worker_starts_working_when_its_server_becomes_reachable(
             worker = client.queue("q").worker()(sdk.handler(work))
             run = asyncio.ensure_future(sdk.run(worker))
             await until(lambda: "is unreachable" in caplog.text)
-            await asyncio.sleep(0.5)  # Ten times as long as a push would wait for a connection.
+            await asyncio.sleep(0.5)  # This is ten times as long as a push would wait for a connection.
             assert not run.done()
             with running(tmp_path, port=port) as server:
                 await run

@@ -21,7 +21,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def settle(path: Path, futures: list[Future[Tally]]) -> None:
-    """All that was put was acked once, or is still there."""
+    """Check that every message that was put was either acked once or is still there."""
     tallies = [future.result(timeout=200) for future in futures]
     assert [error for tally in tallies for error in tally.errors] == []
     put = [id_ for tally in tallies for id_ in tally.put]

@@ -1,4 +1,4 @@
-"""Dead letters as a queue: as `<queue>.dlq`, or in another queue that the queue names."""
+"""Dead letters are addressed as a queue: as `<queue>.dlq`, or as the queue named in the `dlq` option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock demo` without Spark: traffic through every API, a clean stop, and no leftovers."""
+"""`penstock demo` without Spark: traffic through every API, a clean shutdown, and no leftovers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_pipeline_ends_with_a_demo_that_was_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_stops_cleanly_and_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    # The test runner may ignore SIGHUP.
+    # The test runner may ignore SIGHUP, and child processes inherit that.
     heard = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); {RUN}"
     words = [sys.executable, "-c", heard, "demo", "--port", "0", "--no-spark", "--no-browser"]
     environment = clean_environment() | {"TMPDIR": str(tmp_path)}

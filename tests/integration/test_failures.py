@@ -1,4 +1,5 @@
-"""What is stored about a failure, and how a consumer fails a message for good: SDK, HTTP, command line."""
+"""A failure is stored with its error and traceback, and a consumer can dead-letter a message at once: SDK, HTTP,
+CLI."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def fail_inside(payload: str) -> None:
 
 
 async def work_all(sdk: Sdk, queue: Any, work: Any) -> Any:
-    """Run a worker until nothing is left to do."""
+    """Run a worker until the queue is empty."""
     worker = queue.worker()(sdk.handler(work))
     working = asyncio.ensure_future(sdk.run(worker))
     stats = await queue.stats()

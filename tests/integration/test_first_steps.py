@@ -1,4 +1,4 @@
-"""What newcomers try first, and the messages if it does not work."""
+"""First steps of a new user, and the error messages if a step fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program may fork with an open queue: parent and child both keep working."""
+"""A program may fork with an open queue. Parent and child both keep working."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 
 class Child:
-    """A forked process that does some work, when told to."""
+    """A forked process that does some work once it gets a signal through a pipe."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         told, self._tell = os.pipe()
@@ -48,7 +48,7 @@ class Child:
                 os._exit(status)
 
     def finish(self) -> int:
-        """Its exit status; -1 when it hangs."""
+        """Start the work and return the exit status; -1 if the child hangs."""
         os.write(self._tell, b"x")
         deadline = time.monotonic() + 60
         while True:
@@ -135,7 +135,7 @@ def test_a_message_popped_before_the_fork_is_settled_once_by_either(path: Path) 
         message = queue.pop()
         assert message is not None
         assert Child(lambda: queue.ack(message)).finish() == 0
-        # The same token again gets the first answer, and another verb none.
+        # A repeated ack with the same token succeeds again, and a nack with it fails.
         assert queue.ack_many([message]) == []
         with pytest.raises(LeaseLost):
             queue.nack(message)
@@ -218,7 +218,7 @@ def test_a_forked_client_of_postgresql_is_woken_by_its_parent_and_by_other_proce
         os.write(child._tell, b"x")
         for pushing, payload in ((client, "parent"), (other, "other")):
             if not select.select([heard], [], [], 30)[0]:
-                break  # It was not woken.
+                break  # The child was not woken.
             os.read(heard, 1)
             pushing.queue("q").push(payload)
         assert child.finish() == 0

@@ -30,7 +30,7 @@ def run(script: str, folder: Path, **environment: str) -> None:
 
 
 def push(url: str, payload: str) -> int:
-    """To a queue and a stream."""
+    """Push to a queue and append to a stream."""
     with penstock.connect(url) as client:
         client.create_stream("s", exist_ok=True).append(payload)
         return client.create_queue("q", exist_ok=True).push(payload).id

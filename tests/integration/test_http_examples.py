@@ -1,4 +1,4 @@
-"""The curl calls of the first design documents, word for word."""
+"""The curl calls of the original design documents, word for word."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shell(command: str) -> Any:
 
 
 def curl(address: str, method: str, path: str, body: str | None = None) -> tuple[int, Any]:
-    """Status and answer."""
+    """Return the status and the decoded response."""
     command = ["curl", "-s", "-X", method, "-w", "\n%{http_code}", f"{address}{path}"]
     if body is not None:
         command += ["-H", "Content-Type: application/json", "-d", body]
@@ -48,7 +48,7 @@ def curl(address: str, method: str, path: str, body: str | None = None) -> tuple
 
 @pytest.fixture(scope="module")
 def inbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """As its configuration has it, on a free port; host:port."""
+    """Run an inbox server as its configuration describes it, but on a free port, and yield host:port."""
     folder = tmp_path_factory.mktemp("inbox")
     env = clean_environment(
         LISTEN_ADDR="127.0.0.1:0", DB_PATH=str(folder / "queue.db"), AUTH_TOKEN="REPLACE_ME", GET_LIMIT_DEFAULT="1"
@@ -103,7 +103,6 @@ def test_every_inbox_endpoint_requires_the_token(inbox: str) -> None:
 
 
 def test_every_call_of_the_queue_api_works(queue_server: str) -> None:
-    """Each call of the queue API."""
     call = queue_server
     status, made = curl(
         call, "POST", "/queues", '{"name": "q", "dlq": "q.dlq", "max_attempts": 5, "visibility_ms": 30000}'

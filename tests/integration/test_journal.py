@@ -1,4 +1,4 @@
-"""The journal over HTTP, on the command line, and beside a file of LiteQueue."""
+"""The journal over HTTP, on the command line, and beside a LiteQueue file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 
 
 def happened(client: Client, name: str, *, wait_for: str) -> list[dict[str, object]]:
-    """Return the events of a queue, read until there is one of a kind."""
+    """Return the events of a queue once they include an event of this kind."""
     events, offset = [], 0
     while not any(event["kind"] == wait_for for event in events):
         page = client.get(f"/journal/events?from={offset}&queue={name}&wait_ms=60000").json
@@ -28,7 +28,7 @@ def happened(client: Client, name: str, *, wait_for: str) -> list[dict[str, obje
 
 
 def live(client: Client, queue: str) -> int:
-    """One message that fails once and is then done."""
+    """Push one message that fails once and is then acked."""
     (pushed,) = client.post(f"{queue}/messages", {"messages": [{"payload": {"n": 2**60}, "priority": 3}]}).json[
         "message_ids"
     ]

@@ -1,4 +1,4 @@
-"""Runs the JavaScript client's own tests, each file in its own Node process with its own servers."""
+"""Runs the tests of the JavaScript client, each file in its own Node process with its own servers."""
 
 from __future__ import annotations
 

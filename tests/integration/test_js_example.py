@@ -1,4 +1,4 @@
-"""The example of the tree API's first client, word for word, on Node and in a browser."""
+"""Runs the example of the tree API's first client word for word, on Node and in a browser."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DELAYED_MS, WINDOW_MS = 60_000, 30_000
 
 
 class Moved(Running):
-    """A server whose time can be moved."""
+    """A server whose clock can be moved."""
 
     def __init__(self, settings: Settings) -> None:
         self.clock = MovableClock()
@@ -55,7 +55,7 @@ def server(tmp_path: Path) -> Iterator[Moved]:
 
 @contextmanager
 def time_passes(server: Moved) -> Iterator[None]:
-    """Once the message waits, its delay and the window are over; a resume makes the poll check the time."""
+    """Move the clock past the delay and the window once the message waits. A resume makes the poll check the time."""
 
     def pass_by() -> None:
         with server.client() as client:

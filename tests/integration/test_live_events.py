@@ -1,4 +1,4 @@
-"""An event on one server of a fleet is seen live on another."""
+"""Events on one server of a fleet are published live by every other server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def watching(server: Running, query: str = "") -> Iterator[ClientConnection]:
 
 
 def told(watcher: ClientConnection, count: int) -> list[dict[str, Any]]:
-    """Of messages and queues, in order."""
+    """Return the next events of messages and created queues, in order."""
     found: list[dict[str, Any]] = []
     while len(found) < count:
         message = json.loads(watcher.recv(timeout=PATIENCE))
@@ -43,19 +43,19 @@ def told(watcher: ClientConnection, count: int) -> list[dict[str, Any]]:
 
 
 class Listener:
-    """To a queue's events."""
+    """Subscribes to the events of a queue."""
 
     def __init__(self, server: Running, queue: str, seen: str | None = None) -> None:
         self._client = server.client()
         headers = {} if seen is None else {"Last-Event-ID": seen}
         self._client.connection.request("GET", f"{queue}/events", headers=headers)
         self._stream = self._client.connection.getresponse()
+        # The id of the last event received.
         self.seen = seen
-        """The id of the last event."""
         assert self._stream.readline().startswith(b":")
 
     def next(self) -> tuple[str, dict[str, Any]]:
-        """Return the next event; the creation of the queue may come first."""
+        """Return the next event, skipping the creation of the queue."""
         while not (line := self._stream.readline()).startswith(b"event: ") or b"created" in line:
             assert line, "the stream has ended"
             if line.startswith(b"id: "):

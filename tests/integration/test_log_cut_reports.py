@@ -1,4 +1,4 @@
-"""Records cut from a log are reported by the doctor, /readyz, /metrics and on stderr."""
+"""Records that were cut from a log are reported by the doctor, /readyz, /metrics and on stderr."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COUNT = 30
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """With a journal of some records, and a stream."""
+    """A file with a journal of some records, and a stream."""
     path = tmp_path / "q.db"
     with closing(SqliteStore(path, durability="relaxed", journal=True)) as store:
         for number in range(COUNT):

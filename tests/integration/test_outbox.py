@@ -43,7 +43,7 @@ EACH_DRIVER = pytest.mark.parametrize(
 
 @asynccontextmanager
 async def opened(kind: type[Own], place: Place) -> AsyncIterator[tuple[Own, Any]]:
-    """A connection of the application's, and the queue as its client knows it."""
+    """Open a connection of the application, and yield it with the queue."""
     own = kind(place)
     await own.open()
     client: Any = aio.connect(place.url) if own.is_async else penstock.connect(place.url)
@@ -56,12 +56,12 @@ async def opened(kind: type[Own], place: Place) -> AsyncIterator[tuple[Own, Any]
 
 @pytest.fixture(autouse=True)
 def unsafe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Django's connections are used here while an event loop runs."""
+    """Allow Django connections while an event loop runs."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
 
 
 def ready(place: Place) -> int:
-    """How many messages others can see. It needs no lock, which an open transaction may have."""
+    """Return the number of messages that others can see, without a lock that an open transaction may hold."""
     with penstock.connect(place.url) as client:
         return client.queue("q").info().ready
 
@@ -76,7 +76,7 @@ def test_a_push_commits_and_rolls_back_with_the_callers_transaction(place: Place
 
     async def use() -> None:
         async with opened(kind, place) as (own, queue):
-            # The push comes first, and begins the transaction where the driver does that by itself.
+            # The push comes first, so it begins the transaction with drivers that begin one implicitly.
             await own.begin()
             receipt = await done(queue.push("rolled back", key="k", conn=own.conn))
             assert not receipt.duplicate
@@ -199,7 +199,7 @@ for number in range(1_000_000):
 
 
 def test_under_load_and_kills_no_message_is_lost_and_none_is_a_phantom(place: Place) -> None:
-    """Each message is pushed with a row of the application's table; at the end, messages and rows match."""
+    """Each message is pushed with a row in the application's table. At the end, messages and rows must match."""
     taken: list[int] = []
     stop = threading.Event()
 
@@ -224,7 +224,7 @@ def test_under_load_and_kills_no_message_is_lost_and_none_is_a_phantom(place: Pl
         assert writer.stdout is not None
         for _ in range(25):
             assert writer.stdout.readline()
-        # It has pushed, and may or may not have come to its commit.
+        # The writer has pushed, and may or may not have committed.
         writer.send_signal(signal.SIGKILL)
         writer.wait()
         writer.stdout.close()

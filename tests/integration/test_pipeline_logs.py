@@ -1,4 +1,4 @@
-"""A log read for Spark from a folder, a database and a server: the same offsets, events and errors."""
+"""Spark reads a log from a folder, a database or a server with the same offsets, events and errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOKEN = "a-token"
 
 
 class Reached:
-    """A store at work, and how its logs are reached. A server starts when it is first asked."""
+    """A store with traffic, and the location of its logs. A server is started on first use."""
 
     def __init__(self, work: Busy, where: str | None, streams: str) -> None:
         self.work = work
@@ -57,7 +57,7 @@ def reached(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reached]
         found = Reached(database, database.where, database.where)
     else:
         work = Work(tmp_path / "data")
-        # A server would trim at once what happened years ago.
+        # With the test clock the events would be years old, and a server would trim them at once.
         work.clock.set(system_clock())
         found = Reached(work, None if request.param == "server" else work.where, str(work.path))
     with found.at_end:
@@ -79,7 +79,7 @@ def test_parts_together_are_the_journal_once(reached: Reached) -> None:
     assert [(row["offset"], row["number"], row["kind"], row["id"], row["body"]) for row in found] == [
         (event.offset, event.number, event.kind, event.id, event.body)
         for event in reached.work.events()
-        if event.offset <= found[-1]["offset"]  # A server records events of its own.
+        if event.offset <= found[-1]["offset"]  # A server also records its own events.
     ]
     assert len(found) > 80
 
@@ -139,7 +139,7 @@ def test_a_wait_ends_when_there_is_something(reached: Reached) -> None:
         reached.work.drained()
         waiting.join(30)
         assert not waiting.is_alive()
-        while b"b" not in _bodies(log, end):  # A server's own events end a wait, too.
+        while b"b" not in _bodies(log, end):  # A server's own events end a wait as well.
             log.wait(log.next_offset, 30)
 
 
@@ -179,7 +179,7 @@ def test_a_server_is_read_without_the_environments_proxy(tmp_path: Path, monkeyp
 
 
 class Redirecting(BaseHTTPRequestHandler):
-    """Answers with a redirect to another host, and records the tokens it receives."""
+    """Redirects every request to another host, and records the tokens that it receives."""
 
     target: ClassVar[str] = ""
     tokens: ClassVar[list[str | None]]
@@ -193,7 +193,7 @@ class Redirecting(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def log_message(self, *_: Any) -> None:
-        """Nothing is printed."""
+        """Suppress the request log."""
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -246,7 +246,7 @@ def test_a_late_commit_is_read_once_and_blocks_no_reader() -> None:
         with closing(location_of(work.where).open()) as log:
             start = log.next_offset
             with psycopg.connect(str(work.path)) as late:
-                # A push within a program's own transaction is numbered before those that commit first.
+                # A push in a caller's transaction is numbered when it runs, so before pushes that commit earlier.
                 work.push_on(late, push_command("late"))
                 work.push("soon")
                 work.drained()

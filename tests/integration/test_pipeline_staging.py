@@ -1,4 +1,4 @@
-"""Staged rows reach a queue or stream once and in order, however often they are interrupted."""
+"""Staged rows reach a queue or stream once and in order, however often the write is interrupted."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_driver_that_dies_before_or_after_any_append_adds_each_record_once(
         patched.setattr(kind, "send", dying)
         with pytest.raises(Killed):
             batch.send()
-    # Others append the same meanwhile.
+    # Another writer appends equal records meanwhile.
     with target_of(options) as other:
         other.send([b"0", b"1"], "another", None)
     Batch(options, "run 1").send()
@@ -196,7 +196,7 @@ def test_a_repeat_is_known_from_an_offset_on_however_long_ago_it_was(tmp_path: P
         assert client.post("/streams/s/records", body, idempotency_key="k").json["first"] == 0
     with running(tmp_path) as server, server.client() as client:
         assert server.app.streams is not None
-        server.app.streams._keys._recall_until = 0.0  # As after a quarter of an hour.
+        server.app.streams._keys._recall_until = 0.0  # Expire the cached keys, as a quarter of an hour would.
         assert client.post("/streams/s/records?since=0", body, idempotency_key="k").json["first"] == 0
         assert client.post("/streams/s/records?since=1", body, idempotency_key="k2").json["first"] == 2
         assert client.post("/streams/s/records?since=0", body).status == 422

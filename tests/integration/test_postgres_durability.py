@@ -1,4 +1,4 @@
-"""Acknowledged operations survive a crash of PostgreSQL under any role settings; unsafe settings are reported."""
+"""Acknowledged operations survive a crash of PostgreSQL whatever the role settings; unsafe settings are reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAL_WRITER = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'"
 
 @pytest.fixture(scope="module")
 def careless() -> Iterator[Cluster]:
-    """Its role does not wait for the disk, and nothing but a commit writes the log soon."""
+    """A cluster whose role has synchronous_commit off, and that hardly writes WAL in the background."""
     found = Cluster(wal_writer_delay="10s", autovacuum="off", bgwriter_lru_maxpages="0")
     try:
         with psycopg.connect(found.url, autocommit=True) as connection:
@@ -49,7 +49,7 @@ def wal_writer(cluster: Cluster) -> int:
 
 
 def crash(cluster: Cluster, pid: int) -> None:
-    """All processes lose their memory, and with it the log that was not written; then the database recovers."""
+    """Kill all processes of the cluster, so that unwritten WAL is lost, and wait for the recovery."""
     os.kill(pid, signal.SIGKILL)
 
     def recovered() -> bool:

@@ -1,4 +1,4 @@
-"""The journal in a database: every change of every server or program, once and in order."""
+"""The journal in a database records every change by any server or program, once and in order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def played(store: str) -> Replay:
-    """All of it, from the first event on."""
+    """Replay the whole journal from its first event."""
     replay = Replay()
     with closing(PostgresStreams(store)) as streams:
         PostgresDrain(streams.database).drain()
@@ -135,7 +135,7 @@ def test_an_open_transaction_does_not_block_others(store: str, schema: str) -> N
 
 
 def test_a_transaction_open_during_several_scans_is_recorded_when_it_commits(store: str) -> None:
-    """Nothing else is done meanwhile: then the newest that has ended is older than it."""
+    """No other transaction runs meanwhile, so the newest finished transaction is older than the open one."""
     with (
         closing(PostgresStore(store, journal=True)) as one,
         closing(PostgresStreams(store)) as streams,

@@ -93,7 +93,8 @@ def test_an_append_whose_connection_is_cut_is_done_once(store: str, schema: str)
     def cut() -> None:
         with psycopg.connect(cluster().url, autocommit=True) as connection:
             while not stop.wait(0.01):
-                if cuts.count(len(kept)) < 3:  # However slow the machine is, it gets on.
+                # Cut an append at most three times, so that the test makes progress on a slow machine.
+                if cuts.count(len(kept)) < 3:
                     found = connection.execute(
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                         "WHERE application_name = 'penstock' AND query LIKE %s",

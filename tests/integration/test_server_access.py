@@ -1,4 +1,4 @@
-"""Authorization: tokens, keys, signatures, and requests of browsers."""
+"""Authorization: tokens, API keys, signatures, and requests from browsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Analytics of the tree API, over HTTP."""
+"""The analytics endpoints of the tree API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def busy(client: Client, name: str) -> str:
-    """A namespace of two tasks: five pushed, one completed, one failed, one in work."""
+    """A namespace with two tasks: five messages pushed, one completed, one failed, one leased."""
     push(client, name, "t", 1, 2, 3, 4)
     push(client, name, "u", 5)
     popped = client.get(f"{API}/pop/ns/{name}/task/t?batch=3").json["messages"]

@@ -1,4 +1,4 @@
-"""Batches in MessagePack: the same messages, errors and limits as in JSON, and an SDK that speaks either."""
+"""Batches in MessagePack have the same messages, errors and limits as in JSON, and the SDK speaks both."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_the_layout_in_the_documentation_is_what_its_example_sends() -> None:
 
 
 async def use(client: Any, name: str) -> None:
-    """Push, lease and ack batches with everything that a message can have."""
+    """Push, lease and ack batches that use every field of a message."""
     queue = client.queue(name)
     for _ in range(3):
         payloads = [{"n": 1}, b"\x00\xff", "text", [1, None]]
@@ -295,7 +295,7 @@ async def use(client: Any, name: str) -> None:
 
 
 class Seen:
-    """Content types of the requests that the handlers got."""
+    """Records the content types of the requests that reach the handlers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.types: list[tuple[str, str]] = []
@@ -328,7 +328,7 @@ def test_the_sdk_speaks_binary_after_the_first_response(
 
 
 def forget_binary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the server answer as one that does not know binary batches."""
+    """Make the server respond like an older one without binary batches."""
     monkeypatch.setattr(Request, "is_binary", False)
     monkeypatch.setattr(Request, "wants_binary", False)
 

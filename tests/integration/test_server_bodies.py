@@ -1,4 +1,4 @@
-"""A body is read only if the caller may send it, and costs no more than its size."""
+"""A request body is read only if the caller is authorized, and costs no more memory than its size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def announce(server: Running, token: str, method: str, path: str) -> int:
-    """Send a head without its body; return the status of the response."""
+    """Send a request head without its body, and return the status of the response."""
     with server.connect() as sock:
         sock.settimeout(10)
         lines = f"host: localhost\r\nauthorization: Bearer {token}\r\ncontent-length: 10\r\n\r\n"

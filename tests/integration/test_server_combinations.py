@@ -1,4 +1,4 @@
-"""Combinations of features: dead-letter names, waiting takes, exports, keys, journals, transaction ids."""
+"""Combinations of features: dead-letter names, waiting takes, exports, keys, journals and transaction ids."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_new_queue_has_no_latencies_of_a_dropped_one(client: Client, name: str
     client.post(f"{queue}/ack", {"id": message["id"], "token": message["token"]})
     client.delete(f"{queue}?force=true")
     fresh = client.queue(f"{name}-2")
-    time.sleep(0.2)  # Some sweeps, which write what was gathered.
+    time.sleep(0.2)  # Wait for some sweeps, which write the gathered latencies.
     assert client.get(f"{fresh}/stats").json["latency"]["wait_ms"]["p50"] is None
 
 

@@ -1,4 +1,4 @@
-"""Rules of every call of the server: parameters, headers, limits, and what each caller may see."""
+"""Rules for every endpoint: parameters, headers, limits, and what each caller may see."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_stats_of_the_inbox_include_topics_with_a_path(client: Client, name: str
 def test_an_import_brings_only_signed_messages_into_a_signed_queue(client: Client, name: str) -> None:
     queue = client.queue(name, secret=SECRET)
     payload = b'{"n": 1}'
-    # Long ago: what was exported once must come back.
+    # The message was created long ago, because an old export must be importable too.
     signed = {"payload": json.loads(payload), "content": "json", "headers": {"penstock-signature": ""}}
     line = json.dumps(signed).encode().replace(json.dumps(signed["payload"]).encode(), payload)
     good = line.replace(b'-signature": ""', b'-signature": "%s"' % sign(payload, at_ms=1_000).encode())
@@ -157,7 +157,7 @@ def _guess(server: Running, token: str) -> Answer:
         return client.get("/queues")
 
 
-# What each caller may see
+# Visibility by caller
 
 
 def test_answers_are_neither_guessed_at_nor_kept(client: Client, queue: str) -> None:
@@ -190,7 +190,7 @@ def test_the_admin_key_of_one_queue_cannot_compact_the_store(guarded: Running) -
 
 
 def test_spans_carry_the_service_name_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The gate installs the SDK without the exporter over the network.
+    # CI installs the OpenTelemetry SDK without the network exporter.
     exporter = types.ModuleType("trace_exporter")
     exporter.OTLPSpanExporter = InMemorySpanExporter  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", exporter)

@@ -1,4 +1,4 @@
-"""The live events of the tree API, over a WebSocket."""
+"""Live events of the tree API over a WebSocket."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ HANDSHAKE = {
     "Sec-WebSocket-Version": "13",
 }
 PING, CLOSE = b"\x89\x00", b"\x88"
+# The close frame: length, code 1008 and reason.
 TOO_SLOW = b"\x0a\x03\xf0too slow"
-"""Length, code 1008 and reason."""
 
 
 @contextmanager
 def watching(server: Running, query: str = "", token: str | None = None, **how: Any) -> Iterator[ClientConnection]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     url = f"ws://127.0.0.1:{server.port}/ws/dashboard{query}"
-    # Without a limit it takes whatever comes, also while it says goodbye.
+    # Without a limit on its queue, the client keeps reading while it closes.
     how |= {"max_queue": None, "open_timeout": PATIENCE, "close_timeout": PATIENCE}
     with connect(url, additional_headers=headers, **how) as watcher:
         yield watcher
@@ -45,7 +45,7 @@ def watching(server: Running, query: str = "", token: str | None = None, **how: 
 
 @contextmanager
 def silent(server: Running) -> Iterator[socket.socket]:
-    """One that takes little at a time, and never answers."""
+    """Connect a client that reads little at a time and never answers a ping."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         sock.settimeout(PATIENCE)
@@ -60,7 +60,7 @@ def silent(server: Running) -> Iterator[socket.socket]:
 
 
 def at_rest(server: Running) -> Running:
-    """Wait until the server has reported itself, so that no other event follows."""
+    """Wait until the server has recorded its own start, so that no other event follows."""
     with server.client() as client:
         eventually(lambda: client.get("/journal/events?kind=worker").json["events"] != [])
     return server
@@ -82,7 +82,7 @@ def has_room(server: Running) -> bool:
 
 
 def told(watcher: ClientConnection, count: int, ns: str) -> list[dict[str, Any]]:
-    """The next events of this namespace that are not depths."""
+    """Return the next events of this namespace, except depths."""
     found: list[dict[str, Any]] = []
     while len(found) < count:
         message = json.loads(watcher.recv(timeout=PATIENCE))
@@ -200,7 +200,7 @@ def test_watching_requires_access_to_all_queues(serve: Fresh) -> None:
 
 
 def offered(token: str) -> list[Any]:
-    """Return the subprotocols that a browser offers, which cannot send an Authorization header."""
+    """Return the subprotocols that a browser offers, because it cannot send an Authorization header."""
     return ["penstock", "bearer." + base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")]
 
 

@@ -44,7 +44,7 @@ def nack(client: Client, queue: str, *errors: str) -> None:
 
 
 def told(client: Client, queue: str, message: int, kinds: int) -> dict[str, Any]:
-    """Its life, once the journal has so much of it: the log is written after the commit."""
+    """Return the history of a message once the journal has this many events, which are logged after the commit."""
     deadline = time.monotonic() + PATIENCE
     while True:
         life: dict[str, Any] = client.get(f"{queue}/messages/{message}/events").json
@@ -62,7 +62,7 @@ def test_the_overview_adds_up_all_queues(server: Running, client: Client) -> Non
     found = client.get("/api/v1/analytics/overview?minutes=5&step_minutes=1").json
     deadline = time.monotonic() + PATIENCE
     while found["totals"]["deadLetter"] == 0 and time.monotonic() < deadline:
-        # One look is shared by all who ask meanwhile, so this may be an earlier one.
+        # Concurrent requests share one read, so the first result may be an older one.
         found = client.get("/api/v1/analytics/overview?minutes=5&step_minutes=1").json
     mine = next(each for each in found["busiest"] if each["queue"] == "sum.a")
     assert (mine["pushed"], mine["completed"], mine["failed"], mine["died"]) == (3, 1, 1, 1)
@@ -85,7 +85,7 @@ def test_the_canary_is_not_traffic(client: Client) -> None:
     push(client, canary, "tweet", "tweet")
     (first,) = lease(client, canary)
     client.post(f"{canary}/ack", {"id": first["id"], "token": first["token"]})
-    # A window that no other test requests, so that it is not cached.
+    # No other test requests this window, so it is not cached.
     found = client.get("/api/v1/analytics/overview?minutes=7").json
     listed = [each["name"] for each in client.get("/queues?limit=1000").json["queues"]]
     waiting = sum(client.get(f"/queues/{quote(name, safe='')}").json["ready"] for name in listed)
@@ -138,7 +138,7 @@ def test_dead_letters_are_grouped_and_filtered_by_error(client: Client) -> None:
 
 
 def test_all_dead_letters_are_counted_grouped_and_redriven_however_many_there_are(client: Client) -> None:
-    """More than 5,000 newer dead letters hide older ones; all of them count."""
+    """Older dead letters still count when more than 5,000 newer ones precede them."""
     queue = client.queue("many", max_attempts=1, dedupe_ms=0)
     client.post(f"{queue}/messages", {"messages": [{"payload": n} for n in range(6_000)]})
     leased = client.post(f"{queue}/poll?batch=6000&wait_ms=0").json["messages"]

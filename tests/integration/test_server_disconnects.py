@@ -1,4 +1,4 @@
-"""Clients that hang up lose no message; the long run is tests/robustness/disconnects.py."""
+"""Clients that disconnect lose no message. The long run is tests/robustness/disconnects.py."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_messages_of_an_incomplete_response_are_released(server: Running, cl
 
 
 def test_a_released_message_goes_to_another_waiting_poll(server: Running, client: Client, queue: str) -> None:
-    """The first poll is woken, but disconnects at that moment: the second gets the message at once."""
+    """The first poll is woken but disconnects at that moment, so the second must get the message at once."""
     for _ in range(20):
         first = server.connect()
         first.sendall(request(f"{queue}/poll?wait_ms=60000&visibility_ms=2000"))

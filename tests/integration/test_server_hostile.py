@@ -1,4 +1,4 @@
-"""Hostile clients are limited, answered or dropped; the whole of it is tests/robustness/hostile.py."""
+"""Hostile clients are limited, refused or dropped. The full set of attacks is tests/robustness/hostile.py."""
 
 from __future__ import annotations
 

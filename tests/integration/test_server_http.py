@@ -1,4 +1,4 @@
-"""Every request: strict JSON, limits, request ids, methods, paths, mounting, and back-pressure."""
+"""Every request: strict JSON, limits, request ids, methods, paths, mounting and backpressure."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_options_and_head(client: Client, queue: str) -> None:
     assert client.ask("OPTIONS", "/nothing").status == 404
 
 
-# Ids and traces
+# Request ids and traces
 
 
 def test_a_request_id_is_taken_or_made(client: Client) -> None:
@@ -215,7 +215,7 @@ def test_a_trace_is_kept_with_the_message(client: Client, queue: str) -> None:
     assert text["headers"] == {"traceparent": TRACE}
 
 
-# Description
+# OpenAPI document
 
 
 def test_the_openapi_document_is_valid_3_1(client: Client) -> None:
@@ -235,7 +235,7 @@ def test_the_openapi_document_is_valid_3_1(client: Client) -> None:
 
 
 def test_it_can_be_mounted_under_a_prefix(tmp_path: Path) -> None:
-    """As Starlette's Mount does: the path stays whole, and root_path is the parent's part of it."""
+    """Starlette's Mount leaves the path whole and puts the parent's part of it into root_path."""
 
     async def scenario() -> None:
         broker = Broker(SqliteStore(tmp_path / "queue.db"))
@@ -311,12 +311,12 @@ async def ask(
     return Answer(sent[0]["status"], {}, b"".join(event.get("body", b"") for event in sent[1:]))  # type: ignore[arg-type]
 
 
-# Back-pressure
+# Backpressure
 
 
 @pytest.fixture
 def held(tmp_path: Path, serve: Fresh) -> Iterator[tuple[Running, sqlite3.Connection]]:
-    """A server whose store another process has locked."""
+    """A server whose store is locked by another process."""
     server = serve(busy_ms=300, commit_queue_max=3)
     with server.client() as client:
         client.queue("q")
@@ -377,7 +377,7 @@ def test_a_write_ahead_log_that_grows_is_429_until_it_shrinks(serve: Fresh) -> N
         assert client.get("/readyz").json["ready"] is True
 
 
-# The log
+# Access log
 
 
 def test_each_request_has_one_line_in_the_log(tmp_path: Path) -> None:

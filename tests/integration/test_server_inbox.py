@@ -1,4 +1,4 @@
-"""The inbox API over HTTP, call by call."""
+"""The inbox API over HTTP, endpoint by endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's output on stderr: JSON lines for machines, and a banner for people."""
+"""The server's output on stderr: JSON lines, or a banner on a terminal."""
 
 from __future__ import annotations
 

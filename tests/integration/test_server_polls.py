@@ -1,4 +1,4 @@
-"""Long polls: every event that makes a message ready wakes exactly one poll, without a herd."""
+"""Long polls: whatever makes a message ready wakes exactly one poll, without a thundering herd."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOON = 30.0
 
 
 class Poller:
-    """One raw connection that polls."""
+    """A raw connection with a long poll."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -68,7 +68,7 @@ async def answers(pollers: list[Poller]) -> list[list[dict[str, Any]]]:
 
 @contextmanager
 def leases_counted(server: Running) -> Iterator[list[int]]:
-    """How many lease commands each batch brought to the store."""
+    """Count the lease commands in each batch that reaches the store."""
     store: Any = server.app.broker.store
     prepare = store.prepare
     counted: list[int] = []
@@ -106,7 +106,7 @@ def test_a_thousand_polls_get_one_message_each_without_a_herd(server: Running, c
 
 
 async def wake_by(server: Running, queue: str, act: Callable[[], Any], count: int = 50) -> list[int]:
-    """Return the messages that `count` waiting polls get from an action; then end the others."""
+    """Return the messages that `count` waiting polls get from an action, and end the other polls."""
     pollers = await start_many(server, queue, count)
     with leases_counted(server) as counted:
         await asyncio.to_thread(act)
@@ -240,7 +240,7 @@ def test_an_unrelated_write_of_this_server_wakes_no_poll(
 
 
 def test_a_leaving_poll_passes_its_wake_up_on(server: Running, client: Client, queue: str) -> None:
-    """Half of the polls leave while messages arrive; the other half gets them all."""
+    """Half of the polls disconnect while messages arrive. The other half gets all of them."""
 
     async def scenario() -> None:
         pollers = await start_many(server, queue, 200)

@@ -1,4 +1,4 @@
-"""`penstock serve` as a process: banner, settings, TLS, signals, restarts."""
+"""`penstock serve` as a process: banner, settings, TLS, signals and restarts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ PG_URL = "postgresql://postgres@db:5432/postgres"
 
 
 def test_a_store_that_is_named_is_used_beside_a_data_folder() -> None:
-    # Images and units set PENSTOCK_DATA for everyone.
+    # Container images and systemd units always set PENSTOCK_DATA.
     folder = {"PENSTOCK_DATA": "/data"}
     assert settings(env=folder | {"PG_HOST": "db"}).store == PG_URL
     assert settings(env=folder | {"PENSTOCK_STORE": PG_URL}).store == PG_URL

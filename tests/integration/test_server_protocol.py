@@ -1,4 +1,4 @@
-"""HTTP/1.1 of our own server, byte by byte, and the application inside another server."""
+"""The server's HTTP/1.1 implementation, byte by byte, and the application inside another server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def until_closed(sock: socket.socket) -> bytes:
 
 
 def answer(sock: socket.socket) -> tuple[bytes, bytes]:
-    """One answer with a length: its head and its body."""
+    """Read one response that has a content length; return its head and its body."""
     seen = b""
     while b"\r\n\r\n" not in seen:
         seen += sock.recv(65_536)
@@ -59,7 +59,7 @@ def answer(sock: socket.socket) -> tuple[bytes, bytes]:
 
 
 def statuses(seen: bytes) -> list[int]:
-    """Of all answers with a length."""
+    """Return the status of each response that has a content length."""
     found = []
     while seen:
         head, _, rest = seen.partition(b"\r\n\r\n")
@@ -150,7 +150,7 @@ def test_a_target_may_be_a_whole_url(server: Running) -> None:
         assert answer(sock)[0].startswith(b"HTTP/1.1 200")
 
 
-# What follows a request
+# Bytes after a request
 
 
 def test_garbage_after_a_request_does_not_take_its_answer(server: Running, client: Client, queue: str) -> None:
@@ -184,7 +184,7 @@ def test_nothing_is_leased_to_a_client_that_has_closed_its_side_and_it_is_answer
     if not wait_ms:
         client.post(f"{queue}/messages", BODY)
     with server.connect() as sock:
-        # Only what waits is sure to be seen after the end of what the client sends.
+        # While the request waits, the server certainly notices that the client has closed its side.
         slow = f"POST {queue}/poll?wait_ms={wait_ms} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n"
         sock.sendall(slow.encode())
         time.sleep(0.05)
@@ -217,7 +217,7 @@ def test_a_request_with_a_bad_body_is_answered_after_a_half_close(server: Runnin
             assert len(statuses(until_closed(sock))) == 1, call
 
 
-# Heads
+# Request heads
 
 
 HOST = "host: localhost"
@@ -356,7 +356,7 @@ def test_random_bytes_are_answered_request_by_request(server: Running) -> None:
 
 @contextmanager
 def mounted(folder: Path) -> Iterator[tuple[Client, App]]:
-    """Under /mq of an application that uvicorn serves."""
+    """Mount the application under /mq of another application, served by uvicorn."""
     broker = Broker(SqliteStore(folder / "queue.db", journal=True))
     app = App(broker, Settings(access_log=False, canary_ms=0))
 

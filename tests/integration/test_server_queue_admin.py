@@ -1,4 +1,4 @@
-"""The queue API, call by call: reads, dead letters, export and import, events."""
+"""The queue API, endpoint by endpoint: reads, dead letters, export and import, events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.integration.test_server_disconnects import wait_until
 from tests.integration.test_server_queues import kill_off, poll, push
 from tests.robustness.disconnects import request
 
-# Looking
+# Reads
 
 
 def test_stats(client: Client, name: str) -> None:
@@ -203,5 +203,5 @@ def test_events_are_server_sent(server: Running, client: Client, queue: str) -> 
             if line.startswith("event: "):
                 seen.append(line.split()[1])
                 assert json.loads(stream.readline()[6:])["queue"] == queue.rpartition("/")[2]
-    # Events from just before may be included.
+    # Earlier events may be included.
     assert [each for each in seen if each != "created"] == ["pushed", "leased", "acked", "paused"]

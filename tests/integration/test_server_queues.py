@@ -1,4 +1,4 @@
-"""The queue API over HTTP, call by call."""
+"""The queue API over HTTP, endpoint by endpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def poll(client: Client, queue: str, query: str = "wait_ms=0", body: Any = None)
 
 
 def kill_off(client: Client, queue: str, *errors: str) -> list[int]:
-    """Messages that die of these errors."""
+    """Push messages that are dead-lettered with these errors."""
     ids = push(client, queue, *errors)
     for message in poll(client, queue, f"wait_ms=0&batch={len(errors)}"):
         item = {"id": message["id"], "token": message["token"], "error": message["payload"]}

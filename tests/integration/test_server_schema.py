@@ -1,6 +1,6 @@
-"""schemathesis: requests made from /openapi.json, and answers held against it.
+"""Schemathesis makes requests from /openapi.json and checks the responses against it.
 
-SCHEMATHESIS_EXAMPLES=200 makes it a run of minutes.
+SCHEMATHESIS_EXAMPLES=200 turns this into a run of several minutes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clients that request much and read nothing use bounded memory, which is released."""
+"""Clients that request much and read nothing use a bounded amount of memory, which is released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard's files, and the limits of a read-only credential."""
+"""The dashboard's files, and the limits of the read-only token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API keys of a stream: what each right allows."""
+"""Stream API keys, and what each right allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A repeated append with the same key adds nothing, even after a restart."""
+"""A repeated append with the same idempotency key adds nothing, even after a restart."""
 
 from __future__ import annotations
 
@@ -120,12 +120,12 @@ def test_the_rest_of_a_torn_append_is_added_and_a_similar_append_is_kept(serve: 
 
 
 class Doubtful(FileStreams):
-    """As a database whose connection is lost after a commit, and which stays away for longer than anyone waits."""
+    """Fails like a database whose connection is lost after a commit and stays away longer than any caller waits."""
 
     lost = False
 
     def prepare(self, name: str, batches: Sequence[Sequence[Payload]]) -> None:
-        """Not on the loop."""
+        """Return None, so that appends run on a thread instead of the event loop."""
 
     def append_many(self, name: str, batches: Sequence[Sequence[Payload]]) -> list[AppendOutcome | PenstockError]:
         done = super().append_many(name, batches)

@@ -1,4 +1,4 @@
-"""Waiting reads are woken by any append, also of other processes, and end with their client or the server."""
+"""Waiting reads are woken by any append, also of another process, and end with their client or the server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def waiting(server: Running) -> int:
 
 
 class Waiting:
-    """A read in another thread."""
+    """A waiting read in another thread."""
 
     def __init__(self, server: Running, path: str, **headers: str) -> None:
         self._server, self._path, self._headers = server, path, headers
@@ -106,7 +106,7 @@ def test_appends_of_another_process_wake_too(serve: Fresh) -> None:
                 assert other.stdout.readline() == "done\n"
                 [record] = read.answer().json["records"]
                 assert record["offset"] == number
-                # While another process writes, this one cannot, and says so.
+                # While the other process writes, an append of this server is refused.
                 refused = client.post(f"{path}/records", {"records": ["x"]})
                 assert (refused.status, refused.json["code"]) == (503, "store_busy")
                 read = Waiting(server, f"{path}/records?from={number + 1}&wait_ms=60000")

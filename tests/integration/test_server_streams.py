@@ -1,4 +1,4 @@
-"""The stream API: managing, appending, reading, consuming."""
+"""The stream API: managing, appending, reading and consuming."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ def test_positions_and_records_outlive_the_server(serve: Fresh) -> None:
         assert append(client, path, "d")["first"] == 3
 
 
-# Around it
+# Access, metrics and retention
 
 
 def test_streams_require_the_admin_token(serve: Fresh) -> None:

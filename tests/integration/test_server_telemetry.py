@@ -1,4 +1,4 @@
-"""Observability: metrics, the canary, health, and traces."""
+"""Observability: metrics, the canary, health and traces."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SOON = 30.0
 
 
 def samples(answer: Answer) -> dict[str, float]:
-    """By name and labels, the labels in order."""
+    """Return the samples by name and sorted labels."""
     found = {}
     for line in answer.body.decode().splitlines():
         if not line.startswith("#"):
@@ -95,7 +95,7 @@ def test_the_canary_runs_after_its_first_interval_and_is_measured(serve: Fresh) 
     with serve(canary_ms=1_000, canary_slo_ms=60_000).client() as client:
         queue = client.queue("q")
         assert client.post(f"{queue}/messages", {"payload": 1}).json["id"] == 1
-        # A scrape may fall between the two metrics of one round, so wait for both.
+        # A scrape may fall between the two metrics of one round, so wait until both are there.
         found = wait_for(
             client,
             lambda found: (
@@ -172,7 +172,7 @@ def test_a_server_that_cannot_take_pushes_is_not_ready(serve: Fresh) -> None:
 def test_a_server_that_shares_its_file_with_busy_writers_is_ready(
     serve: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A commit may take long on a busy machine; what counts is that there are commits.
+    # On a busy machine a commit may take long. The server counts as ready as long as commits happen.
     monkeypatch.setattr("penstock.server.api.operations.OBSTACLE_LOOKS", 1_000)
     server = serve()
     over = threading.Event()
@@ -334,7 +334,8 @@ def test_the_producer_s_span_is_the_child_of_its_caller(tmp_path: Path) -> None:
 
 
 def test_a_collector_that_does_not_answer_does_not_keep_a_server_from_stopping(tmp_path: Path) -> None:
-    """The SDK's batching is real; its exporter, which the tests do without, hangs as one does that gets no answer."""
+    """The batching is the SDK's own. Its exporter, which is not installed for the tests, hangs like one without a
+    response."""
     module = tmp_path / "opentelemetry/exporter/otlp/proto/http/trace_exporter.py"
     module.parent.mkdir(parents=True)
     module.write_text(

@@ -1,4 +1,4 @@
-"""The tree API over HTTP, call by call."""
+"""The tree API over HTTP, endpoint by endpoint."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_key_cannot_find_transaction_ids_of_other_queues(serve: Fresh) -> None
             acked = ack(client, {"transactionId": "order-42"})
             assert acked.status == 403
             assert b"secret" not in pushed.body + acked.body
-        # And its own ids do not make messages of others duplicates.
+        # Its own ids must not make messages of other keys duplicates either.
         with server.client(key) as client:
             push(client, item("mine", transactionId="order-43"))
         assert admin.post(PUSH, {"items": [item("other", transactionId="order-43")]}).status == 409

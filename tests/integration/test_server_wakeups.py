@@ -1,4 +1,4 @@
-"""Everything that makes a message ready wakes a waiting poll, also in combination."""
+"""Everything that makes a message ready wakes a waiting poll, also in combination with other features."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 class Waiting:
-    """A call that waits for a minute unless it is woken."""
+    """A request that waits for a minute unless it is woken."""
 
     def __init__(self, server: Running, method: str, path: str) -> None:
         def ask() -> None:

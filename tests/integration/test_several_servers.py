@@ -1,5 +1,5 @@
-"""Several servers on one PostgreSQL: each sees changes of the others at once, and they survive the loss of one of them
-and outages of the database."""
+"""Several servers on one PostgreSQL: each sees the others' changes at once, and clients survive the loss of a server or
+an outage of the database."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def url(server: Running) -> str:
 
 
 class Poll(threading.Thread):
-    """A long poll, by hand, that is known to wait."""
+    """A long poll that is known to be waiting."""
 
     def __init__(self, server: Running, wait_ms: int) -> None:
         super().__init__()
@@ -79,11 +79,11 @@ def in_threads(*works: Callable[[], object]) -> None:
         thread.join()
 
 
-# What one server does
+# One server's changes at another
 
 
 def test_every_push_at_one_server_wakes_a_poll_at_another(store: str, tmp_path: Path) -> None:
-    # So close together that the listening thread reports most of them.
+    # The two pushes are so close together that the notifier thread usually reports them together.
     with two_servers(store, tmp_path) as (one, two), penstock.connect(url(one)) as client:
         queue = client.create_queue("q")
         for number in range(30):
@@ -162,7 +162,7 @@ def test_leases_that_two_servers_sweep_at_once_come_back_once() -> None:
         world.close_all()
 
 
-# Servers that go
+# Servers that stop
 
 
 def test_a_rolling_restart_is_not_an_error_for_a_client_that_retries(store: str, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_rolling_restart_is_not_an_error_for_a_client_that_retries(store: str,
     assert got == sent
 
 
-# A database that goes away
+# Outages of the database
 
 
 def test_during_an_outage_polls_end_empty_and_other_calls_get_retry_after(tmp_path: Path) -> None:
@@ -266,14 +266,14 @@ def test_a_silent_database_connection_does_not_block_forever(store: str, tmp_pat
             eventually(lambda: client.get("/readyz").status == 200)
             assert client.post("/queues/q/messages", {"payload": 2}).status == 201
             payloads = [each["payload"] for each in client.post("/queues/q/poll?batch=9").json["messages"]]
-            # A delayed push may have succeeded after all.
+            # The delayed push may have succeeded after all.
             assert payloads in ([2], [1, 2])
     finally:
         relay.close()
 
 
 def test_a_push_that_was_kept_though_its_answer_was_lost_is_one_message(store: str, tmp_path: Path) -> None:
-    # What a push is made of is sent with its commit, as text on a connection's first push. Servers commit other things.
+    # On a connection's first push the SQL text is sent with the commit. Other commits of the server do not contain it.
     with Cutter(cluster().folder, cut_before=False, at=b".message (place") as cutter:
         schema = store.rpartition("=")[2]
         cut = f"postgresql://postgres@/postgres?host={cutter.folder}&schema={schema}"

@@ -1,4 +1,4 @@
-"""Stores of every released version are opened and migrated; those of a newer version are refused."""
+"""Stores of every released version are opened and migrated. Stores of a newer version are refused."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_database_of_a_newer_version_is_refused(store: str, schema: str) -> No
 
 
 def test_a_process_of_an_older_version_gets_an_error_after_an_upgrade(tmp_path: Path) -> None:
-    """It would not see leases that are stored as ranges, and lease their messages again."""
+    """An older version cannot see leases stored as ranges, and would lease their messages again."""
     path = tmp_path / "tasks.db"
     with penstock.connect(f"sqlite:///{path}") as client, closing(sqlite3.connect(path)) as older:
         client.create_queue("q")

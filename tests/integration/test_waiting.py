@@ -20,8 +20,8 @@ from penstock.broker.waiters_async import Waiters
 from penstock.broker.waiters_threads import ThreadWaiters
 from penstock.store.sqlite import SqliteStore
 
+# Seconds until an unwoken wait ends; a wait that ends well before that was woken.
 LONG = 60
-"""Seconds that a wait lasts unless it is woken; a wait that ends well before was woken."""
 SOON = 20
 
 
@@ -37,7 +37,7 @@ def queue(path: Path) -> Iterator[LiteQueue]:
 
 
 def while_waiting(queue: LiteQueue, act: Callable[[], Any], **options: Any) -> bytes:
-    """What a pop gets that waits while something is done."""
+    """Return the message of a pop that waits while `act` runs."""
     with ThreadPoolExecutor(1) as pool:
         started = time.monotonic()
         popped = pool.submit(queue.pop, wait=LONG, **options)

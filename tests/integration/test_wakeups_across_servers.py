@@ -1,4 +1,4 @@
-"""A push on one server wakes the polls of that queue on another, and no others."""
+"""A push on one server wakes the polls of that queue on another server, and no others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Counting(Broker):
 
     def __init__(self, url: str) -> None:
         store = PostgresStore(url, journal=False)
-        # However slow the machine is, a poll does not look again before it is woken.
+        # Even on a slow machine, a poll must not check again before it is woken.
         store._context.slow_seconds = math.inf
         super().__init__(store)
         self.leases = 0
@@ -99,7 +99,7 @@ def test_a_push_wakes_only_polls_of_its_queue(url: str) -> None:
             await here.push(name, [MESSAGE])
         for name in names[:pushes]:
             assert len(await polls[name]) == 1
-        # What was sent before has been heard, and done, when this arrives.
+        # Notifications arrive in order, so all earlier ones have been handled when this one arrives.
         await here.push(names[-1], [MESSAGE])
         assert len(await polls[names[-1]]) == 1
         assert pushes <= here.leases + there.leases <= 1.2 * (pushes + 1)
@@ -156,7 +156,7 @@ def test_a_poll_for_dead_letters_is_woken_by_what_kills_them(url: str) -> None:
 
 
 def test_a_server_that_names_no_queues_wakes_all(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As version 0.1.0 does, on the same database."""
+    """Version 0.1.0 sends such notifications on the same database."""
 
     async def test(here: Counting, there: Counting) -> None:
         make(here, ["q", "other"])

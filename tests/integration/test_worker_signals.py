@@ -184,7 +184,7 @@ def test_a_second_signal_releases_every_lease_of_the_worker(kind: str, where: st
 
 
 def test_signal_handlers_are_restored() -> None:
-    """Also those of an application that shares the loop, in whatever order its workers end."""
+    """The handlers of an application that shares the loop are restored too, in whatever order its workers end."""
 
     async def main() -> None:
         async with aio.connect("sqlite:///:memory:") as client:

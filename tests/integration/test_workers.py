@@ -1,4 +1,4 @@
-"""The list of workers, as servers of a fleet, clients and the command line show it."""
+"""The list of workers, as the servers of a fleet, clients and the command line show it."""
 
 from __future__ import annotations
 
