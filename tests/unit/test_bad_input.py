@@ -53,7 +53,7 @@ def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiteQueue]:
 
 @pytest.fixture(autouse=True)
 def unchanged(queue: LiteQueue) -> Iterator[None]:
-    """Whatever is refused changes nothing, and the queue works on."""
+    """Check that a refused call changes nothing and that the queue still works."""
     before = queue._broker.stats("default").info
     yield
     assert queue._broker.stats("default").info == before
@@ -65,7 +65,7 @@ def unchanged(queue: LiteQueue) -> Iterator[None]:
 
 
 def held(queue: LiteQueue) -> Message:
-    """A message without a lease, which is refused before the store is called."""
+    """Return a message without a lease, which is refused before the store is called."""
     message = queue.peek()
     assert message is not None
     return message

@@ -1,4 +1,4 @@
-"""Batch order: similar commands are grouped, and none overtakes another that it must follow."""
+"""A batch groups similar commands, and no command overtakes another one that it must follow."""
 
 from __future__ import annotations
 

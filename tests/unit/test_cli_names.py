@@ -1,4 +1,4 @@
-"""Every command takes a queue's name as an option or as an argument."""
+"""Every command accepts the queue's name as an option or as an argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of the command line: options from the model, the server's address, tables, ids, metrics."""
+"""Parts of the command line: options from the model, the server's address, tables, ids and metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.errors import InvalidInput
 
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No settings but those of the test."""
+    """Remove all settings that the test does not make itself."""
     for name in ("URL", "TOKEN", "PORT", "HOST", "AUTH_TOKEN", "CONFIG"):
         monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)
     for name in ("AUTH_TOKEN", "LISTEN_ADDR", "PORT", "HOST"):

@@ -33,7 +33,7 @@ def message(number: int) -> Delivery:
 
 
 class Server:
-    """Answers polls from a list; a waiting poll is answered when a message arrives."""
+    """A server that answers polls from a list. A waiting poll is answered when a message arrives."""
 
     def __init__(self) -> None:
         self.ready: list[int] = []

@@ -1,4 +1,4 @@
-"""The SDK's HTTP/1.1 parser: responses are complete, however they are split."""
+"""The SDK's HTTP/1.1 parser returns complete responses, however the bytes are split."""
 
 from __future__ import annotations
 

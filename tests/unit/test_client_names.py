@@ -156,7 +156,7 @@ def test_a_stream_with_unknown_options_and_consumers_is_decoded() -> None:
 
 
 def test_the_statistics_of_a_server_of_0_1_0_are_understood() -> None:
-    """It knows neither `head_age_ms` nor `age_alert`."""
+    """Version 0.1.0 sends neither `head_age_ms` nor `age_alert`."""
     sent = {"queue": "q", "paused": False, "ready": 1, "scheduled": 0, "leased": 0, "dead": 0, "dlq": 0, "archived": 0}
     sent |= {"oldest_age_ms": 5, "rates": {}, "error_rate": 0.0, "latency": {}, "totals": {}}
     stats = msgspec.json.decode(msgspec.json.encode(sent), type=Stats)

@@ -1,4 +1,4 @@
-"""Prefetching of workers, without a network: how far ahead messages are leased, and what is released."""
+"""How far ahead a worker prefetches messages, and which of them it releases, without a network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEASE_MS = 30_000
 
 
 class Queue:
-    """Answers leases from a queue of messages, endless by default, and records what is asked and released."""
+    """A queue that answers leases, endless by default, and records the limits and the released messages."""
 
     def __init__(self, payload_bytes: int = 1, last_id: int = 1 << 30) -> None:
         self.payload = bytes(payload_bytes)
@@ -69,7 +69,7 @@ def prefetching(
         await use(prefetcher)
         stop.set()
         if queue.next_id > queue.last_id:
-            running.cancel()  # As a stop ends a long poll.
+            running.cancel()  # Cancel the run, as a stop ends a long poll.
         await asyncio.wait([running])
         assert await prefetcher.take() is None
 
@@ -123,7 +123,7 @@ def test_one_slow_message_ends_prefetching_at_once() -> None:
 def test_more_lanes_get_more() -> None:
     queue = Queue()
     prefetching(queue, lambda prefetcher: _ignore(handle(prefetcher, 100, 0.1)), lanes=8)
-    assert max(queue.limits) == 8 + 1  # Eight ahead, and one for the lane that waits.
+    assert max(queue.limits) == 8 + 1  # Eight messages are prefetched, and one goes to the waiting lane.
 
 
 def test_no_prefetch_leases_only_what_starts() -> None:

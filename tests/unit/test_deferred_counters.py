@@ -1,4 +1,4 @@
-"""Counters of plain pushes and leases may be written later; every reader still gets the right counts."""
+"""Counters of plain pushes and leases can be written later, but every reader gets the right counts."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_a_queue_that_is_ahead_is_counted_before_another_is_after_a_transaction_
 
 
 def claims(file: Path, store: SqliteStore) -> bool:
-    """Whether the file says that this store was the last to write."""
+    """Return True if the file names this store as its last writer."""
     with closing(sqlite3.connect(file)) as connection:
         (writer,) = connection.execute("SELECT value FROM penstock_setting WHERE name = 'writer'").fetchone()
     return bool(writer == store._transaction.writer)
@@ -263,7 +263,8 @@ def test_a_message_with_options_is_not_pushed_by_the_fast_path(
 
 
 def test_a_transaction_that_was_rolled_back_claims_nothing(file: Path, clock: Clock) -> None:
-    """Within it, this process had become the one that wrote last; the other must still learn that it is not."""
+    """Within the transaction this process became the last writer. The other one must still learn that it is not any
+    more."""
     ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
     for _ in range(4):
         push(ours)

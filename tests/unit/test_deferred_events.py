@@ -1,4 +1,4 @@
-"""Events of pushes and leases that are counted later are recorded later: once, in order, by the next writer."""
+"""Events of deferred pushes and leases are recorded by the next writer, once and in order."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_after_a_crash_the_next_process_records_the_missing_events(file: Path, c
     for text in "abcd":
         push(dead, text)
     dead.apply([Lease(queue="q", worker="w"), Lease(queue="q")])
-    # It is not closed, and never comes back.
+    # The store is not closed, as after a crash.
     successor = open_store(file, clock)
     successor.apply([CatchUpJournal()])
     events = told(file)

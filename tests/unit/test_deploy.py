@@ -32,7 +32,7 @@ def compose() -> dict[str, Any]:
 
 
 def check_command(words: list[str]) -> None:
-    """Each command and flag of a line that begins with `penstock` exists."""
+    """Check that the command and the flags of a `penstock` command line exist."""
     command: click.Command = cli
     context = click.Context(cli)
     rest = words[1:]

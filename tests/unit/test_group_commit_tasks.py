@@ -24,7 +24,7 @@ CREATE = QueueOptions(lease_ms=3_600_000)
 
 
 class Gated(SqliteStore):
-    """A store whose batches go to the thread and wait there at a gate."""
+    """A store whose batches run on a thread and wait there at a gate."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -38,7 +38,7 @@ class Gated(SqliteStore):
         return None if self.held else super().prepare(commands)
 
     def apply_now(self, command: Command[Any]) -> Any:
-        return None  # So that `prepare` sees every command.
+        return None  # Return None, so that `prepare` sees every command.
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         self.gate.wait(60)
@@ -61,7 +61,7 @@ async def broker_with(path: Path, messages: int) -> tuple[Broker, Gated]:
 
 
 async def settle(broker: Broker, ready: int) -> None:
-    """Wait until every lease without a receiver is released."""
+    """Wait until every lease without a recipient is released."""
     async with asyncio.timeout(30):
         while (await broker.stats("q")).info.ready != ready:
             await asyncio.sleep(0.005)
@@ -74,7 +74,7 @@ def test_a_poll_that_leaves_before_its_batch_leases_nothing(tmp_path: Path) -> N
         store.shut()
         first = asyncio.create_task(broker.configure("other", create=CREATE))
         async with asyncio.timeout(30):
-            while not isinstance(store.seen[-1], Configure):  # It reads on a thread first.
+            while not isinstance(store.seen[-1], Configure):  # The broker first reads the queue on a thread.
                 await asyncio.sleep(0.001)
         leaving = asyncio.create_task(broker.lease("q"))
         await asyncio.sleep(0.01)
@@ -113,7 +113,7 @@ def test_a_poll_that_leaves_after_its_answer_releases_the_messages(tmp_path: Pat
         committed = broker.committer.committed
 
         def cancel_just_then(_: int, __: float) -> None:
-            # The outcomes are handed out right after this, and the task runs only later.
+            # The outcomes are set right after this call, but the task runs only later.
             asyncio.get_running_loop().call_soon(leaving.cancel)
             broker.committer.committed = committed
 
@@ -187,7 +187,7 @@ def test_the_queue_of_commands_has_a_limit(tmp_path: Path) -> None:
 
 
 class Watched(SqliteStore):
-    """A store that records the threads that waited for the disk."""
+    """A store that records which threads waited for the disk."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

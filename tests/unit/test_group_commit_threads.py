@@ -22,7 +22,7 @@ CREATE = QueueOptions()
 
 
 class Gated(SqliteStore):
-    """A real store whose batches can be blocked, and are counted."""
+    """A real store that can block its batches, and counts them."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(path, **options)
@@ -53,7 +53,7 @@ def push(data: bytes, queue: str = "q", create: QueueOptions | None = CREATE, **
 
 
 def together(store: Gated, committer: ThreadCommitter, commands: Sequence[Push]) -> list[Any]:
-    """Submit the first, and while the store is busy with it, all others; the outcomes, errors among them."""
+    """Submit the first command, and all others while the store is busy with it; return the outcomes or errors."""
 
     def answer(command: Push) -> Any:
         try:
@@ -133,7 +133,7 @@ def test_an_interrupted_waiter_blocks_no_other_thread(store: Gated) -> None:
     lock = threading.Lock
 
     class Interrupted:
-        """A gate whose thread is called away: when it is woken, or while others commit for it."""
+        """A gate whose thread is interrupted, either when it is woken or while others commit for it."""
 
         def __init__(self, *, woken: bool) -> None:
             self.lock, self.woken, self.locked = lock(), woken, False
@@ -151,7 +151,7 @@ def test_an_interrupted_waiter_blocks_no_other_thread(store: Gated) -> None:
         def release(self) -> None:
             self.lock.release()
 
-    # The first of them leads.
+    # The first thread leads the group.
     gates = iter([lock(), Interrupted(woken=True), Interrupted(woken=False), *(lock() for _ in range(4))])
     waiting = _Waiting.__init__
 
@@ -195,7 +195,7 @@ def test_a_waiter_gets_its_turn_after_a_burst_ends(quick_store: Gated) -> None:
     def burst() -> None:
         for _ in range(BURST_CALLS * 10):
             committer.submit(push(b"burst"))
-        # The next call leaves with the turn kept for one more, which does not come.
+        # The next call leaves while its lane reserves the turn for another call of the burst, which never comes.
         burst = committer._bursts[threading.get_ident()]
         burst.calls, burst.left_at = BURST_CALLS, float("inf")
         lane.handed_at = float("inf")

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment interrupts only its own thread; no other thread waits forever."""
+"""Ctrl-C at any moment interrupts only its own thread, and no other thread waits forever."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 20
 
 
 class Held(SqliteStore):
-    """A real store whose batches can be blocked."""
+    """A real store that can block its batches."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(path, **options)

@@ -1,4 +1,4 @@
-"""The drainer copies the store's journal to the log completely, once and in order, despite any crash."""
+"""The drainer copies the store's journal to the log completely, once and in order, despite crashes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_everything_goes_to_the_log_in_order_and_the_store_forgets_it(store: Sql
 
 
 def test_the_journal_is_never_ahead_of_the_stores_disk(tmp_path: Path) -> None:
-    """A lease does not wait for the disk; a log that knew of one that a power cut took back would be wrong for ever."""
+    """Leases are not fsynced: if the log were ahead, a power cut could leave it with a lease that the store lost."""
 
     class Noting(SqliteStore):
         log: Log | None = None
@@ -153,7 +153,7 @@ def test_after_an_older_store_is_brought_back_new_events_come_after_all_that_the
 
 
 def test_a_drain_that_cannot_begin_leaves_the_log_to_the_next(store: SqliteStore) -> None:
-    """Even if the log is ahead, which the store must learn first."""
+    """The log is ahead of the store, and the drain fails before it can tell the store so."""
     work(store, rounds=1)
     drain_once(store, store.path)
 

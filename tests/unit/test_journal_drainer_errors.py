@@ -1,4 +1,4 @@
-"""A journal that cannot be written is reported, and retried at growing intervals."""
+"""A failure to write the journal is reported, and retried at growing intervals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.store.sqlite import SqliteStore
 
 
 class Opener:
-    """Opens no drain: it fails as long as it has an error, and then says that another process drains."""
+    """Fails to open a drain as long as it has an error, and then reports that another process drains."""
 
     def __init__(self, error: Exception) -> None:
         self.error: Exception | None = error

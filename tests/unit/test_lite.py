@@ -1,4 +1,4 @@
-"""LiteQueue: bytes, whole seconds, leases, retries, dead letters."""
+"""LiteQueue: bytes, whole seconds, leases, retries and dead letters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOON = 1_732_450_000_000
 
 
 class Clock:
-    """Milliseconds that stand still until told."""
+    """A clock in milliseconds that moves only on request."""
 
     def __init__(self) -> None:
         self.now_ms = NOON + 123

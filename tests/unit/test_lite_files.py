@@ -1,4 +1,4 @@
-"""LiteQueue on unsuitable files: each gives a typed error with a hint, and nothing is lost."""
+"""LiteQueue on unsuitable files raises a typed error with a hint, and loses nothing."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_disk_full_from_the_start_is_reported_as_such(small_disk: Path, count:
     path, ballast = small_disk / "tasks.db", small_disk / "ballast"
     if count:
         filled(path, count)
-    # Whatever room is left is not enough for a file of the size of the disk.
+    # The ballast is larger than the disk, so this write fails and leaves no space.
     with pytest.raises(OSError, match="No space"):
         ballast.write_bytes(bytes(9 << 20))
     with pytest.raises(DiskFull, match="free some disk space"):
@@ -216,7 +216,7 @@ def fill_up(queue: LiteQueue) -> list[str]:
 
 
 def test_a_file_that_may_not_grow_loses_nothing_and_works_again_once_it_may(path: Path) -> None:
-    """The same without the right to mount: a process with a limit on the size of files."""
+    """This test needs no right to mount a disk: it limits the file size of a process."""
     done = run_apart(
         f"""
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

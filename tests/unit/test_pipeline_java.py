@@ -1,4 +1,4 @@
-"""The Java for Spark: the machine's if suitable, otherwise that of a wheel."""
+"""Spark runs on the machine's Java if it is suitable, and otherwise on the Java of a wheel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.pipeline.runtime.java import find_java
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine that has no Java."""
+    """A machine without Java."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

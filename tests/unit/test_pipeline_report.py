@@ -1,4 +1,4 @@
-"""The numbers of the report, from a lake made without Spark."""
+"""The figures of the report, from a lake made without Spark."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def fill(lake: Lake, pushes: dict[str, dict[int, int]]) -> None:
-    """By queue, and by minute after noon, how many were pushed; nothing else ever happened."""
+    """Fill the lake with pushes and nothing else: their number by queue and by minute after noon."""
     minutes: list[dict[str, Any]] = []
     queues: list[dict[str, Any]] = []
     for queue, by_minute in pushes.items():

@@ -1,4 +1,4 @@
-"""The choice of Java, PostgreSQL and browser is remembered, and repeated when it no longer holds."""
+"""The choice of Java, PostgreSQL and browser is remembered, and made again when it is no longer valid."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from tools import provision
 
 @pytest.fixture
 def choice() -> dict[str, dict[str, str]]:
-    """What `make provision` wrote before the suite began."""
+    """The choice that `make provision` made before the suite started."""
     return json.loads(provision.CHOICE.read_text())
 
 
@@ -68,7 +68,7 @@ mv {folder}/waiting {folder}/chromium
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder with programs, for root."""
+    """A folder that is the only one with programs, seen by root."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     monkeypatch.setattr(provision, "BROWSERS", ("chromium-of-this-test",))
     monkeypatch.setattr(provision.os, "geteuid", lambda: 0)

@@ -1,4 +1,4 @@
-"""The HTTP request parser agrees with h11 on what is one request."""
+"""The server's HTTP parser agrees with h11 about where each request ends."""
 
 from __future__ import annotations
 

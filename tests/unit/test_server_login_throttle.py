@@ -1,4 +1,4 @@
-"""Limits the number of wrong credentials per address."""
+"""Wrong credentials are counted and limited by address."""
 
 from __future__ import annotations
 

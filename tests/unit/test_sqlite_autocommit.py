@@ -1,4 +1,4 @@
-"""Without other writers, a single push, lease or ack is one statement, with the same results as a transaction."""
+"""Without other writers a single push, lease or ack is one statement, and has the same result as a transaction."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def statements(store: SqliteStore, act: Callable[[], Any]) -> int:
     store._writer.set_trace_callback(seen.append)
     act()
     store._writer.set_trace_callback(None)
-    # A statement is reported again for each part of its trigger.
+    # SQLite reports a statement again for each part of its trigger.
     return len({each for each in seen if not each.startswith("--")})
 
 
@@ -79,7 +79,7 @@ def test_a_cycle_by_itself_is_one_statement_each(open_store: Opening, tmp_path: 
         ack(store, message)
     store._set_durability(True)
     assert statements(store, lambda: push(store)) == 1
-    # The wait for the disk and the copying of the log are switched off for it.
+    # A lease also switches fsync and WAL checkpoints off for its commit.
     assert statements(store, lambda: lease(store)) == 3
     check(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Commits that do not wait for the disk never checkpoint the WAL, and cannot let it grow forever."""
+"""Commits without fsync never checkpoint the WAL, and cannot let it grow forever."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FULL, NORMAL = 2, 1
 
 
 def switches(store: SqliteStore) -> tuple[int, int]:
-    """Return how the last commit waited for the disk, and after how many pages it would have checkpointed."""
+    """Return the fsync mode of the last commit, and its checkpoint threshold in pages."""
     (synchronous,) = store._writer.execute("PRAGMA synchronous").fetchone()
     (pages,) = store._writer.execute("PRAGMA wal_autocheckpoint").fetchone()
     return synchronous, pages

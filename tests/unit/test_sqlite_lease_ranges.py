@@ -1,4 +1,4 @@
-"""A lease of many messages stays a few rows, whatever is done with one of them."""
+"""A lease of many messages stays a few rows, whatever happens to one of them."""
 
 from __future__ import annotations
 

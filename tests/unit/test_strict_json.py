@@ -1,4 +1,4 @@
-"""Checking JSON costs the same for each byte, however large or hostile the body."""
+"""Checking JSON costs a constant amount of work per byte, however large or hostile the body is."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_repeated_names_are_found_in_a_large_body_wherever_they_are() -> None:
 
 
 class Measured:
-    """A decoder that remembers how much it was given at once."""
+    """A decoder that remembers the largest input it received."""
 
     def __init__(self, decoder: Any) -> None:
         self._decoder = decoder

@@ -1,4 +1,4 @@
-"""The store is synced beside commits when the journal is drained; if that fails, no commit is acknowledged."""
+"""Draining the journal fsyncs the store beside commits; if that fails, no commit is acknowledged."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_commit_before_a_failed_sync_is_not_repeated(
     write = store._writer.execute
 
     class Writer:
-        """Commits just before a sync that fails."""
+        """A connection on which an fsync fails just after a commit."""
 
         def __getattr__(self, name: str) -> object:
             return getattr(writer, name)

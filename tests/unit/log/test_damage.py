@@ -1,4 +1,4 @@
-"""Damage on disk is found, located and never served; a repair moves no intact record."""
+"""Damage on disk is found, located and never served, and a repair keeps every intact record in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failing disks: a full disk fails the request, a failed sync stops the log until it is reopened."""
+"""Failing disks: a full disk fails the request, and a failed fsync stops the log until it is reopened."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def assert_sound(folder: Path, count: int) -> None:
 def test_a_full_disk_in_the_middle_of_a_batch_keeps_nothing_of_it_and_the_log_goes_on(
     log: Log, files: Failing, works: int
 ) -> None:
-    """The first write is the data, the second the index."""
+    """The first write holds the data, the second one the index."""
     files.fail["write"] = (works, FULL)
     with pytest.raises(DiskFull):
         log.append([payload(offset) for offset in range(20, 30)])
@@ -133,7 +133,7 @@ def test_a_commit_of_a_position_that_fails_keeps_the_old_one(tmp_path: Path, fil
 
 
 def test_a_file_system_that_is_full_keeps_nothing_of_the_batch(tmp_path: Path) -> None:
-    """A real limit on the size of files, in another process."""
+    """The file system enforces a real limit on the file size, in another process."""
     make(tmp_path / "log", 20)
     pid = os.fork()
     if not pid:
@@ -170,7 +170,8 @@ def test_a_disk_that_is_full_at_a_roll_over_costs_no_descriptors_and_no_reader(t
         log.append([bytes(SEGMENT_BYTES_MIN // 2)])
         opened = len(list(Path("/proc/self/fd").iterdir()))
         for _ in range(3):
-            files.fail["write"] = (1, FULL)  # The seal is written in the place of another header.
+            # The first write that succeeds is the seal, which overwrites another header.
+            files.fail["write"] = (1, FULL)
             with pytest.raises(DiskFull):
                 log.append([bytes(SEGMENT_BYTES_MIN)])
         assert len(list(Path("/proc/self/fd").iterdir())) == opened
@@ -252,7 +253,7 @@ def test_the_rest_of_a_killed_drop_is_removed_on_opening(tmp_path: Path, monkeyp
 
 
 def test_a_log_whose_creation_failed_does_not_exist(tmp_path: Path, files: Failing) -> None:
-    """A migration that continues after a kill would take it for its own."""
+    """A migration that resumes after a kill would take such a log for its own."""
     files.fail["rename"] = (1, BROKEN)
     with pytest.raises(StoreError):
         Log.create(tmp_path / "log", "s", first=100, files=files)
@@ -273,7 +274,7 @@ def test_a_copy_of_a_log_whose_tail_vanished_gives_no_offset_twice(tmp_path: Pat
 
 
 def test_folders_that_are_made_outlive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each folder in which a name appeared is synced, also the one that holds the data folder."""
+    """The parent of every new folder is fsynced, including the one that holds the data folder."""
     synced: set[int] = set()
     real = os.fsync
 

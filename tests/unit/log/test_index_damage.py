@@ -1,4 +1,4 @@
-"""An index is a cache: no damage to it costs a record, and records cut from a log can be restored."""
+"""An index is a cache: damage to it costs no record, and records that were cut from a log can be restored."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def folder(sound: Path, tmp_path: Path) -> Path:
 
 
 def spoil_entry(folder: Path, number: int) -> None:
-    """Set the highest bit of an entry, so that its record seems to end far after the end of the file."""
+    """Set the highest bit of an entry, so that its record seems to end far beyond the end of the file."""
     path = segment_files(folder, INDEX)[-1]
     data = bytearray(path.read_bytes())
     data[64 + 4 * number + 3] |= 0x80
@@ -107,7 +107,7 @@ def test_an_index_that_was_cut_short_while_the_log_is_open_is_not_believed(folde
 def test_an_index_that_was_shifted_while_it_is_open_serves_no_other_record(
     tmp_path: Path, opened: type[LogReader], place: int
 ) -> None:
-    """Records of one size fit a shifted index, so only the entries read before show that it changed."""
+    """Records of equal size fit a shifted index, so only the entries that were read before show the change."""
     with Log.create(tmp_path / "s", "s", SMALL) as log:
         for first in range(0, 300, 10):
             log.append([b"%0400d" % offset for offset in range(first, first + 10)])
@@ -117,7 +117,7 @@ def test_an_index_that_was_shifted_while_it_is_open_serves_no_other_record(
         path = segment_files(tmp_path / "s", INDEX)[place]
         data = path.read_bytes()
         path.write_bytes(data[:100] + data[104:] + data[-4:])
-        # Behind the gap: reading over it finds that a length does not fit.
+        # These offsets lie behind the gap, so a read that starts at the gap would find a wrong length.
         for offset in (50, 100, 200, 250):
             assert [record.data for record in log.read(offset, 1).records] == [truth[offset]]
             assert [batch["data"].to_pylist() for batch in batches(log, offset, offset + 1)] == [[truth[offset]]]
@@ -143,7 +143,7 @@ def test_an_index_that_was_damaged_while_it_is_open_is_rebuilt_once(
 
 
 class FullAtIndex(Files):
-    """A disk that becomes full when the index is written, and `then` is called before the writer learns of it."""
+    """A disk that becomes full when the index is written. It calls `then` before the writer gets the error."""
 
     index: Path
     then: Callable[[], object] | None = None
@@ -157,7 +157,7 @@ class FullAtIndex(Files):
 
 
 def test_a_reader_that_saw_an_undone_append_serves_the_records_after_it(tmp_path: Path) -> None:
-    """Two small records end where an undone one did, so the entries that the reader saw fit the records after them."""
+    """Two small records end where an undone record did, so the entries that the reader cached fit the new records."""
     files = FullAtIndex()
     with Log.create(tmp_path / "s", "s", files=files) as log, LogReader(tmp_path / "s") as reader:
         log.append([b"%0100d" % offset for offset in range(10)])
@@ -188,7 +188,7 @@ def test_a_damaged_record_beside_a_damaged_index_is_the_only_one_lost(folder: Pa
 
 
 def test_a_long_run_of_garbage_is_searched_in_one_pass(folder: Path) -> None:
-    """The bytes summed up are counted: a length that garbage seems to have must not be believed at every byte."""
+    """The test counts checksummed bytes, because trusting every length that garbage suggests would be quadratic."""
     from penstock.log import record
 
     summed = 0
@@ -211,7 +211,8 @@ def test_a_long_run_of_garbage_is_searched_in_one_pass(folder: Path) -> None:
 
 
 def cut_as_0_1_0(folder: Path, at: int) -> Path:
-    """What 0.1.0 made of a bad entry: the records after it in a file of their own, and a gap of one offset."""
+    """Cut the log as 0.1.0 did after a bad entry: move the later records to another file, and leave a gap of one
+    offset."""
     with LogReader(folder) as log:
         position = log.segment_of(at).ends(at, at)[-1]
     path = log_of(folder, 0)
@@ -232,7 +233,7 @@ def cut_as_0_1_0(folder: Path, at: int) -> Path:
 def test_repair_brings_back_what_was_cut_off_at_its_offsets(folder: Path, repaired_before: bool) -> None:
     cut = cut_as_0_1_0(folder, 20)
     if repaired_before:
-        # 0.1.0 put a marker in the gap.
+        # Version 0.1.0 put a marker into the gap.
         aside = cut.rename(folder / "kept")
         assert repair(folder, "s").ok
         aside.rename(cut)
@@ -295,14 +296,14 @@ def test_an_append_of_which_a_power_cut_left_later_pages_takes_no_offsets(folder
     log.abandon()
     path, index = log_of(folder, 0), index_of(folder, 0)
     data = bytearray(path.read_bytes())
-    # Neither the page in which the append began nor the index came to the disk.
+    # Neither the page in which the append began nor the index reached the disk.
     end = struct.unpack_from("<I", index.read_bytes(), 64 + 4 * (COUNT - 1))[0]
     page_end = end // 4096 * 4096 + 4096
     data[end:page_end] = bytes(page_end - end)
     path.write_bytes(data)
     index.write_bytes(index.read_bytes()[: 64 + 4 * COUNT])
     if processed:
-        # Then it was acknowledged all the same, and the disk has lost it since.
+        # The append was acknowledged all the same, so the disk has lost it since.
         Consumers(folder, "s", files=DISK, clock=system_clock).submit(CommitPosition(consumer="c", offset=COUNT + 39))
     with Log(folder) as log:
         found = {each.trouble for each in log.findings}

@@ -1,4 +1,4 @@
-"""The record format is fixed, because others read and write it too."""
+"""The record format is fixed, because other programs read and write it too."""
 
 from __future__ import annotations
 

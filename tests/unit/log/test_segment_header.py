@@ -1,4 +1,4 @@
-"""A segment knows its stream and offset; segments of 0.1.0, which do not, are still read."""
+"""A segment header names its stream and offset. Segments of 0.1.0, which have no header, are still read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALL = (LOG, INDEX, SUMS)
 
 
 def payload(offset: int) -> bytes:
-    """Of one size, so that records of one segment fit into the index of another."""
+    """Return a payload of fixed size, so that the records of one segment fit the index of another."""
     return b"%05d" % offset + bytes(995)
 
 

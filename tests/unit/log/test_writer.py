@@ -1,4 +1,4 @@
-"""The single writer: locking, group commit for threads and coroutines, encoded records."""
+"""The single writer: locking, group commit for threads and coroutines, and encoded records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.unit.log.support import SMALL, fill, make, payload, read_all, segment
 
 
 class Gated(Files):
-    """A disk whose fsyncs can be blocked, and are counted."""
+    """A disk that can block fsyncs, and counts them."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -266,7 +266,7 @@ def test_a_position_that_the_writer_does_not_know_yet_can_be_committed(
 
 
 def test_a_read_that_meets_a_removed_segment_leaves_the_writer_alone(tmp_path: Path) -> None:
-    """The segment is trimmed after a read has chosen it and before it opens it."""
+    """The segment is trimmed after a read has chosen it and before the read opens it."""
     with Log(make(tmp_path / "log", 300)) as log:
         active, oldest = log.active, segment_files(log.folder)[0]
         assert oldest != segment_files(log.folder)[-1]
@@ -283,7 +283,7 @@ def test_a_read_that_meets_a_removed_segment_leaves_the_writer_alone(tmp_path: P
 
 
 def test_a_commit_of_a_position_does_not_rely_on_the_cache(tmp_path: Path) -> None:
-    """Inode, time and size of the file may be the same although another process has replaced it twice."""
+    """Inode, time and size of the file can be the same even though another process has replaced it twice."""
     folder = make(tmp_path / "log", 20)
     ours, theirs = (Consumers(folder, "s", files=DISK, clock=Clock()) for _ in range(2))
     ours.submit(CommitPosition(consumer="a", offset=1))
