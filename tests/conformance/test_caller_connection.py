@@ -24,7 +24,7 @@ def mine(on_file: StoreUnderTest) -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-def test_a_push_is_part_of_the_users_own_transaction(on_file: StoreUnderTest, mine: sqlite3.Connection) -> None:
+def test_a_push_is_part_of_the_callers_transaction(on_file: StoreUnderTest, mine: sqlite3.Connection) -> None:
     mine.execute("INSERT INTO mine VALUES (1)")
     on_file.apply_on(mine, [push_command("a"), push_command("b", "n/t/x")])
     assert on_file.find_queue("q") is None
@@ -36,7 +36,7 @@ def test_a_push_is_part_of_the_users_own_transaction(on_file: StoreUnderTest, mi
     check_tables(mine)
 
 
-def test_the_users_rollback_undoes_a_push_that_opened_the_transaction(
+def test_the_callers_rollback_undoes_a_push_that_opened_the_transaction(
     on_file: StoreUnderTest, mine: sqlite3.Connection
 ) -> None:
     on_file.make()
@@ -45,7 +45,7 @@ def test_the_users_rollback_undoes_a_push_that_opened_the_transaction(
     assert on_file.counts() == {}
 
 
-def test_a_refused_command_leaves_the_users_transaction_usable(
+def test_a_refused_command_leaves_the_callers_transaction_usable(
     on_file: StoreUnderTest, mine: sqlite3.Connection
 ) -> None:
     on_file.make()
@@ -61,7 +61,7 @@ def test_a_refused_command_leaves_the_users_transaction_usable(
 
 
 @pytest.mark.parametrize("factory", [sqlite3.Row, lambda _cursor, row: {"odd": row}])
-def test_the_users_own_way_of_reading_rows_does_no_harm(
+def test_the_callers_row_factory_does_no_harm(
     on_file: StoreUnderTest, mine: sqlite3.Connection, factory: Callable[..., object]
 ) -> None:
     mine.row_factory, mine.text_factory = factory, bytes

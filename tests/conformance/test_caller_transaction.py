@@ -48,7 +48,7 @@ def sql_push(store: PostgresUnderTest, connection: psycopg.Connection, *args: An
     return int(row[0])
 
 
-def test_it_is_there_after_the_commit_and_gone_after_a_rollback(shared: StoreUnderTest, mine: Any) -> None:
+def test_a_push_commits_and_rolls_back_with_the_transaction(shared: StoreUnderTest, mine: Any) -> None:
     shared.make()
     shared.push_on(mine, push_command("kept"))
     mine.execute("SAVEPOINT mine")
@@ -82,7 +82,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_it_stores_counts_and_tells_what_any_push_does(
+def test_it_is_stored_counted_and_journalled_like_any_push(
     shared: StoreUnderTest, mine: Any, options: dict[str, Any]
 ) -> None:
     for queue in ("n/t/theirs", "n/t/mine"):
@@ -122,7 +122,7 @@ def _told(store: StoreUnderTest, queue: str) -> list[Any]:
     ]
 
 
-def test_keys_are_one_space_with_those_of_other_pushes(shared: StoreUnderTest, mine: Any) -> None:
+def test_keys_are_shared_with_other_pushes(shared: StoreUnderTest, mine: Any) -> None:
     shared.make()
     first = shared.push("a", key="theirs")
     (again,) = shared.push_on(mine, push_command("b", key="theirs"))
@@ -166,7 +166,7 @@ def test_a_refused_push_changes_nothing_and_leaves_the_transaction_usable(shared
     shared.push("z", queue="slow")
 
 
-def test_what_has_expired_does_not_fill_the_queue(shared: StoreUnderTest, mine: Any) -> None:
+def test_expired_messages_do_not_count_against_max_size(shared: StoreUnderTest, mine: Any) -> None:
     shared.make(max_size=2)
     shared.push("ready", ttl_ms=1_000)
     shared.push("scheduled", delay_ms=100, ttl_ms=1_000)
@@ -178,7 +178,7 @@ def test_what_has_expired_does_not_fill_the_queue(shared: StoreUnderTest, mine: 
     assert shared.drain() == ["fits"]
 
 
-def test_a_connection_that_commits_itself_keeps_each_push(shared: StoreUnderTest, mine: Any) -> None:
+def test_an_autocommit_connection_commits_each_push(shared: StoreUnderTest, mine: Any) -> None:
     shared.make()
     if isinstance(mine, sqlite3.Connection):
         mine.isolation_level = None
@@ -205,7 +205,9 @@ def test_a_connection_to_another_database_is_refused(shared: StoreUnderTest, tmp
 
 
 @pytest.mark.parametrize("queue", ["q", "n/t/x", "slow"])
-def test_an_open_transaction_holds_nobody_up(on_server: PostgresUnderTest, own: psycopg.Connection, queue: str) -> None:
+def test_an_open_transaction_does_not_block_others(
+    on_server: PostgresUnderTest, own: psycopg.Connection, queue: str
+) -> None:
     on_server.make(queue, **({"push_rate": 1_000.0} if queue == "slow" else {}))
     on_server.push_on(own, push_command("late", queue))
     # If this push waited for the lock of the open transaction, it would fail.
@@ -247,7 +249,7 @@ CHANGES: list[Command[Any]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: type(change).__name__)
-def test_a_change_of_a_queue_gives_up_while_a_transaction_is_open(
+def test_changing_a_queue_times_out_while_a_transaction_is_open(
     on_server: PostgresUnderTest, own: psycopg.Connection, change: Command[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction, "CHANGE_WAIT_MS", 100)
@@ -264,7 +266,7 @@ def test_a_change_of_a_queue_gives_up_while_a_transaction_is_open(
     on_server.do(change)
 
 
-def test_a_push_of_a_key_in_an_open_transaction_gives_up_alone(
+def test_a_push_with_a_key_of_an_open_transaction_fails_alone(
     on_server: PostgresUnderTest, own: psycopg.Connection
 ) -> None:
     on_server.make()
@@ -279,7 +281,7 @@ def test_a_push_of_a_key_in_an_open_transaction_gives_up_alone(
     assert on_server.drain() == ["first"]
 
 
-def test_a_transaction_that_sees_an_old_moment_can_push(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
+def test_a_transaction_with_an_old_snapshot_can_push(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
     on_server.make()
     own.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     own.execute("SELECT 1")
@@ -289,9 +291,7 @@ def test_a_transaction_that_sees_an_old_moment_can_push(on_server: PostgresUnder
     assert on_server.drain() == ["a", "b"]
 
 
-def test_the_callers_own_way_of_reading_rows_does_no_harm(
-    on_server: PostgresUnderTest, own: psycopg.Connection
-) -> None:
+def test_the_callers_row_factory_does_no_harm(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
     on_server.make()
     own.row_factory = psycopg.rows.dict_row  # type: ignore[assignment]
     with own.pipeline():
@@ -317,7 +317,7 @@ def test_sql_pushes_json(on_server: PostgresUnderTest, own: psycopg.Connection) 
     assert (plain.id, plain.payload) == (first, b'{"a": 1}')
 
 
-def test_sql_cannot_say_where_a_message_died(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
+def test_sql_cannot_forge_the_origin_of_a_dead_letter(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
     on_server.make()
     forged = {"penstock-origin": "q", "penstock-origin-error": "x"}
     for headers in (forged, forged | {"trace": "x"}):
@@ -326,7 +326,7 @@ def test_sql_cannot_say_where_a_message_died(on_server: PostgresUnderTest, own: 
     assert [message.headers for message in on_server.lease(limit=9)] == [None, {"trace": "x"}]
 
 
-def test_a_trigger_pushes_what_was_inserted(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
+def test_a_trigger_pushes_inserted_rows(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
     on_server.make("orders")
     own.execute(
         f"""
@@ -355,7 +355,7 @@ REFUSED: list[tuple[str | None, dict[str, Any], str]] = [
 ]
 
 
-def test_sql_refuses_what_other_pushes_refuse(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
+def test_sql_refuses_the_same_input_as_other_pushes(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
     on_server.make()
     for payload, options, state in REFUSED:
         with pytest.raises(psycopg.Error) as refused, own.transaction():
@@ -365,7 +365,7 @@ def test_sql_refuses_what_other_pushes_refuse(on_server: PostgresUnderTest, own:
     assert on_server.counts() == {}
 
 
-def test_sql_says_which_queue_is_missing_or_full(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
+def test_an_sql_error_names_the_missing_or_full_queue(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
     on_server.make(max_size=1)
     with pytest.raises(psycopg.errors.UndefinedObject, match='queue "none" does not exist'):
         sql_push(on_server, own, "none", "1")
@@ -375,7 +375,7 @@ def test_sql_says_which_queue_is_missing_or_full(on_server: PostgresUnderTest, o
         sql_push(on_server, own, "q", "1")
 
 
-def test_defaults_of_options_are_those_of_the_model(on_server: PostgresUnderTest) -> None:
+def test_sql_defaults_equal_the_model(on_server: PostgresUnderTest) -> None:
     """The SQL function repeats these defaults for queues that do not set the options."""
     defaults = QueueOptions()
     assert (defaults.delay_ms, defaults.ttl_ms, defaults.dedupe_ms) == (0, None, 86_400_000)

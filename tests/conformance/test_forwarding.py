@@ -49,7 +49,7 @@ class Reads:
         return found, after
 
 
-def test_a_redrive_by_ids_reads_no_other_letters_of_a_shared_dead_letter_queue(store: StoreUnderTest) -> None:
+def test_a_redrive_by_ids_reads_no_other_messages_of_a_shared_dead_letter_queue(store: StoreUnderTest) -> None:
     async def use(broker: Broker) -> None:
         await make(broker, "failed", max_attempts=1)
         await make(broker, "q", max_attempts=1, dlq="failed")
@@ -67,7 +67,7 @@ def test_a_redrive_by_ids_reads_no_other_letters_of_a_shared_dead_letter_queue(s
     run(store, use)
 
 
-def test_a_sweep_reads_letters_that_stay_only_when_more_have_died(store: StoreUnderTest) -> None:
+def test_a_sweep_rereads_dead_letters_only_when_more_have_died(store: StoreUnderTest) -> None:
     async def use(broker: Broker) -> None:
         await make(broker, "middle", max_attempts=1)
         await make(broker, "q", max_attempts=1, dlq="middle")
@@ -91,7 +91,7 @@ def test_a_sweep_reads_letters_that_stay_only_when_more_have_died(store: StoreUn
     run(store, use)
 
 
-def test_a_sweep_wakes_who_waits_for_a_lease_from_before_the_clock_was_set_back(store: StoreUnderTest) -> None:
+def test_a_sweep_wakes_polls_when_the_clock_was_set_back(store: StoreUnderTest) -> None:
     async def use(broker: Broker) -> None:
         await make(broker, "q", lease_ms=HOUR_MS)
         await broker.push("q", [PushItem(payload=b"a")])

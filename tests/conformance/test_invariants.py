@@ -41,7 +41,7 @@ def change(store: StoreUnderTest, sql: str) -> None:
 
 
 @pytest.mark.parametrize("verb", [Ack, Nack, Release])
-def test_a_lease_that_names_another_message_settles_neither(shared: StoreUnderTest, verb: Verb) -> None:
+def test_a_lease_row_of_another_message_settles_neither(shared: StoreUnderTest, verb: Verb) -> None:
     # A message with a priority gets its own lease row instead of a shared range.
     shared.push(*"abc", priority=1)
     other, leased, last = (shared.lease_one() for _ in range(3))
@@ -70,7 +70,7 @@ def test_a_counter_never_becomes_negative(on_file: StoreUnderTest) -> None:
     assert on_file.ack(leased) == [Settled.OK]
 
 
-def test_a_batch_whose_messages_are_not_all_there_is_not_acked(on_file: StoreUnderTest) -> None:
+def test_a_batch_with_a_missing_message_is_not_acked(on_file: StoreUnderTest) -> None:
     on_file.push(*"abc")
     batch = on_file.lease(limit=3)
     change(on_file, f"CREATE TABLE aside AS SELECT * FROM penstock_message WHERE payload = x'{b'b'.hex()}'")
@@ -112,7 +112,7 @@ def test_a_message_behind_the_cursor_is_not_leased_again(on_file: StoreUnderTest
     queue.check_next(queue.plain_start | 3)
 
 
-def test_a_cursor_only_moves_on_within_its_queue() -> None:
+def test_a_cursor_only_moves_forward_within_its_queue() -> None:
     queue = PostgresQueue(("q", 7, "{}", False, 0, 7 << 45 | 5, 0, None, None, None, 0, 0, False))
     for row_key in (7 << 45 | 5, 7 << 45 | 4, 8 << 45 | 6, (7 << 45) + (1 << 44)):
         with pytest.raises(InvariantBroken):

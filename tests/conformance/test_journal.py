@@ -30,7 +30,7 @@ def told(store: StoreUnderTest) -> list[dict[str, Any]]:
     return [details for details in found if details["what"] not in ("created", "changed")]
 
 
-def test_a_queue_tells_what_it_holds_as_it_leaves_the_journal_and_as_it_comes_back(
+def test_leaving_and_reentering_the_journal_records_the_depth(
     journalled: StoreUnderTest,
 ) -> None:
     fill(journalled)
@@ -43,7 +43,7 @@ def test_a_queue_tells_what_it_holds_as_it_leaves_the_journal_and_as_it_comes_ba
     assert told(journalled) == [{"what": "left", **HELD}, {"what": "entered", **more}]
 
 
-def test_a_queue_that_is_removed_tells_what_it_held_if_the_journal_told_of_it(journalled: StoreUnderTest) -> None:
+def test_dropping_a_journalled_queue_records_its_depth(journalled: StoreUnderTest) -> None:
     fill(journalled)
     alive = [*journalled.pages(State.READY), *journalled.pages(State.SCHEDULED), *journalled.pages(State.LEASED)]
     alive_since = min(message.created_at for message in alive)
@@ -72,7 +72,7 @@ def test_the_error_of_a_nacked_dead_letter_is_in_the_journal(journalled: StoreUn
     assert found == {leased[0].id: error, leased[1].id: error, leased[2].id: {}}
 
 
-def test_a_journal_that_begins_later_tells_with_what_each_queue_enters_it(journalled: StoreUnderTest) -> None:
+def test_a_journal_that_starts_later_records_initial_depths(journalled: StoreUnderTest) -> None:
     journalled.switch_journal(False)
     fill(journalled)
     fill(journalled, "untold")
@@ -92,7 +92,7 @@ def test_a_journal_that_begins_later_tells_with_what_each_queue_enters_it(journa
     assert {event.pushed_at for event in ended if event.id == leased[0].id} == {leased[0].created_at}
 
 
-def test_a_failure_is_journalled_with_its_traceback_and_a_discarded_message_as_gone(journalled: StoreUnderTest) -> None:
+def test_a_failure_is_journalled_with_traceback_and_a_discard_as_gone(journalled: StoreUnderTest) -> None:
     journalled.make("q", max_attempts=9)
     journalled.push("a", "b")
     one, two = journalled.lease("q", 2)
@@ -110,7 +110,7 @@ def test_a_failure_is_journalled_with_its_traceback_and_a_discarded_message_as_g
     assert ["gone" in event.marks for event in events] == [False, False, False, True]
 
 
-def test_a_journal_that_ends_tells_with_what_each_queue_leaves_it(journalled: StoreUnderTest) -> None:
+def test_a_journal_that_stops_records_final_depths(journalled: StoreUnderTest) -> None:
     fill(journalled)
     journalled.push("untold yet")
     journalled.push("untold yet, too")
@@ -123,7 +123,7 @@ def test_a_journal_that_ends_tells_with_what_each_queue_leaves_it(journalled: St
     ]
 
 
-def test_who_is_at_work_when_a_journal_begins_is_told_of_from_then_on_and_not_before(
+def test_a_busy_store_is_journalled_only_after_the_journal_starts(
     journalled: StoreUnderTest,
 ) -> None:
     journalled.switch_journal(False)
@@ -139,7 +139,7 @@ def test_who_is_at_work_when_a_journal_begins_is_told_of_from_then_on_and_not_be
     assert [event.kind for event in events_of(journalled)].count("pushed") == 2
 
 
-def test_of_many_who_begin_a_journal_at_once_one_tells(journalled: StoreUnderTest) -> None:
+def test_only_one_of_many_concurrent_starts_records_initial_depths(journalled: StoreUnderTest) -> None:
     journalled.switch_journal(False)
     journalled.push("before")
     journalled._journal = True
@@ -149,7 +149,7 @@ def test_of_many_who_begin_a_journal_at_once_one_tells(journalled: StoreUnderTes
     assert told(journalled) == [{"what": "entered", **NOTHING, "waiting": 1}]
 
 
-def test_a_journal_begins_between_transactions_of_others(unjournalled: PostgresUnderTest) -> None:
+def test_a_journal_starts_between_transactions_of_others(unjournalled: PostgresUnderTest) -> None:
     other = unjournalled.open_another()
     other.apply([push_command("before")])
     unjournalled._journal = True
@@ -190,7 +190,7 @@ def _waited_for(store: PostgresUnderTest) -> list[int]:
         return [kind for (kind,) in connection.execute(wanted, (store.store_id >> 16,))]
 
 
-def test_a_journal_that_begins_beside_the_log_of_a_file_that_is_gone_comes_after_it(tmp_path: Path) -> None:
+def test_a_new_journal_continues_the_log_of_a_deleted_file(tmp_path: Path) -> None:
     path = tmp_path / "q.db"
     with closing(SqliteStore(path, journal=True)) as store:
         store.apply([push_command("old")])

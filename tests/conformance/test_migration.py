@@ -58,7 +58,7 @@ def filled(store: File) -> File:
     return store
 
 
-def test_what_was_moved_there_and_back_is_what_it_was(stores: Stores) -> None:
+def test_a_store_moved_there_and_back_is_unchanged(stores: Stores) -> None:
     file, database, back = stores
     fill(file.open())
     before = seen(file)
@@ -86,7 +86,7 @@ def test_every_state_is_moved(stores: Stores) -> None:
     assert (queue.dead, queue.leased) == (1, 1)
 
 
-def test_leases_ids_and_keys_outlive_the_move(stores: Stores) -> None:
+def test_leases_ids_and_keys_survive_a_move(stores: Stores) -> None:
     file, database, back = stores
     leases = fill(file.open())
     newest = ids(file.pages(State.READY))[-1]
@@ -111,7 +111,7 @@ def use(store: StoreUnderTest, newest: int, held: Delivery) -> None:
     store.check()
 
 
-def test_keys_of_a_removed_queue_are_as_free_after_a_move(stores: Stores) -> None:
+def test_keys_of_a_dropped_queue_are_free_after_a_move(stores: Stores) -> None:
     file, database, back = stores
     keyed = PushItem(payload=b"x", key="k")
     store = file.open()
@@ -126,7 +126,7 @@ def test_keys_of_a_removed_queue_are_as_free_after_a_move(stores: Stores) -> Non
     assert store.send(keyed, queue="a/b/c", global_keys=True)[0].duplicate
 
 
-def test_rates_go_on_after_a_move(stores: Stores) -> None:
+def test_rates_continue_after_a_move(stores: Stores) -> None:
     file, database, back = stores
     migrate(filled(file).url, database.url, clock=file.clock)
     database.open().push("more", queue="q")
@@ -143,7 +143,7 @@ def test_rates_go_on_after_a_move(stores: Stores) -> None:
 
 @settings(max_examples=8)
 @given(st.lists(st.tuples(anything, st.sampled_from([0, 0, 1, 4, 11, 70_000])), min_size=20, max_size=60))
-def test_any_store_is_the_same_there_and_back(steps: list[tuple[Recipe, int]]) -> None:
+def test_any_store_survives_a_move_there_and_back(steps: list[tuple[Recipe, int]]) -> None:
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         file, database, back = File(Path(folder, "from.db"), clock), Database(clock), File(Path(folder, "b.db"), clock)
@@ -181,7 +181,7 @@ def interrupt_after(steps: int) -> Callable[[int, int], None]:
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["there", "back"])
-def test_a_move_that_is_interrupted_after_any_step_goes_on(stores: Stores, back: bool) -> None:
+def test_a_move_interrupted_after_any_step_resumes(stores: Stores, back: bool) -> None:
     file, database, other = stores
     source, target = filled(file).url, database.url
     if back:
@@ -213,7 +213,7 @@ migrate(sys.argv[1], sys.argv[2], step_rows=3, progress=report, clock=lambda: in
 """
 
 
-def test_a_move_that_is_killed_goes_on(stores: Stores) -> None:
+def test_a_killed_move_resumes(stores: Stores) -> None:
     file, database, _ = stores
     source, target = filled(file).url, database.url
     for steps in (15, 30):
@@ -224,7 +224,7 @@ def test_a_move_that_is_killed_goes_on(stores: Stores) -> None:
     assert seen(database.open()) == seen(file.open())
 
 
-def test_a_source_that_was_used_since_the_move_began_is_refused(stores: Stores) -> None:
+def test_a_source_changed_during_the_move_is_refused(stores: Stores) -> None:
     file, database, _ = stores
     filled(file)
     with pytest.raises(Interrupted):
@@ -235,7 +235,7 @@ def test_a_source_that_was_used_since_the_move_began_is_refused(stores: Stores) 
         migrate(file.url, database.url)
 
 
-def test_what_no_counter_knows_of_is_found_by_the_comparison(stores: Stores) -> None:
+def test_a_change_without_a_counter_is_found_by_the_comparison(stores: Stores) -> None:
     file, database, _ = stores
     held = fill(file.open())["held"]
     file.close()
@@ -249,7 +249,7 @@ def test_what_no_counter_knows_of_is_found_by_the_comparison(stores: Stores) -> 
         database.open()
 
 
-def test_a_store_that_others_have_open_is_refused(stores: Stores) -> None:
+def test_a_store_that_is_open_elsewhere_is_refused(stores: Stores) -> None:
     file, database, back = stores
     filled(file).open()
     with pytest.raises(StoreBusy, match="open"):
@@ -265,7 +265,7 @@ def test_a_store_that_others_have_open_is_refused(stores: Stores) -> None:
         migrate(database.url, back.url)
 
 
-def test_a_target_that_holds_something_is_refused(stores: Stores) -> None:
+def test_a_target_that_is_not_empty_is_refused(stores: Stores) -> None:
     file, database, back = stores
     filled(file)
     database.open().push("mine")
@@ -279,7 +279,7 @@ def test_a_target_that_holds_something_is_refused(stores: Stores) -> None:
     assert database.open().counts() == {"ready": 1}
 
 
-def test_an_unfinished_target_is_only_for_its_own_source(stores: Stores) -> None:
+def test_an_unfinished_target_accepts_only_its_own_source(stores: Stores) -> None:
     file, database, other = stores
     filled(file)
     with pytest.raises(Interrupted):
@@ -290,7 +290,7 @@ def test_an_unfinished_target_is_only_for_its_own_source(stores: Stores) -> None
     assert migrate(file.url, database.url).resumed
 
 
-def test_a_move_needs_a_source_and_two_kinds(stores: Stores) -> None:
+def test_a_move_needs_a_source_and_two_different_stores(stores: Stores) -> None:
     file, database, back = stores
     with pytest.raises(CannotOpen, match="no file"):
         migrate(file.url, database.url)
@@ -330,7 +330,7 @@ def fill_streams(path: Path) -> dict[str, object]:
         return stream_world(streams)
 
 
-def test_streams_that_were_moved_there_and_back_are_what_they_were(stores: Stores) -> None:
+def test_streams_moved_there_and_back_are_unchanged(stores: Stores) -> None:
     file, database, back = stores
     filled(file)
     before = fill_streams(file.path)
@@ -346,7 +346,7 @@ def test_streams_that_were_moved_there_and_back_are_what_they_were(stores: Store
         assert files.append("n/t/deep", [b"on"]).first == 3
 
 
-def test_streams_that_were_moved_go_on_where_they_were(stores: Stores) -> None:
+def test_moved_streams_continue_at_their_offsets(stores: Stores) -> None:
     file, database, _ = stores
     filled(file)
     fill_streams(file.path)
@@ -357,7 +357,7 @@ def test_streams_that_were_moved_go_on_where_they_were(stores: Stores) -> None:
         assert [record.data for record in streams.next("n/t/deep", "reader").records] == [b"\xff" * 200_000]
 
 
-def test_records_that_no_index_knows_of_after_a_power_cut_are_moved(stores: Stores) -> None:
+def test_records_missing_from_the_index_after_a_power_cut_are_moved(stores: Stores) -> None:
     file, database, _ = stores
     filled(file)
     root = streams_beside(file.path)
@@ -392,7 +392,7 @@ def test_a_stream_with_a_gap_is_moved_once_it_is_repaired(stores: Stores) -> Non
         assert streams.next_offset("s") == 3
 
 
-def test_streams_stay_behind_only_when_that_is_asked_for(stores: Stores) -> None:
+def test_streams_are_left_behind_only_on_request(stores: Stores) -> None:
     file, database, _ = stores
     filled(file)
     fill_streams(file.path)
@@ -400,7 +400,7 @@ def test_streams_stay_behind_only_when_that_is_asked_for(stores: Stores) -> None
     assert (moved.streams, moved.left_behind) == (0, {"streams": 3})
 
 
-def test_a_stream_that_someone_appends_to_is_not_moved(stores: Stores) -> None:
+def test_a_stream_with_an_active_writer_is_not_moved(stores: Stores) -> None:
     file, database, _ = stores
     filled(file)
     with closing(FileStreams(streams_beside(file.path))) as streams:
@@ -410,7 +410,7 @@ def test_a_stream_that_someone_appends_to_is_not_moved(stores: Stores) -> None:
             migrate(file.url, database.url)
 
 
-def test_streams_that_the_target_has_are_left_alone(stores: Stores) -> None:
+def test_existing_streams_of_the_target_are_left_alone(stores: Stores) -> None:
     file, database, _ = stores
     filled(file)
     fill_streams(file.path)
@@ -421,7 +421,7 @@ def test_streams_that_the_target_has_are_left_alone(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_move_of_streams_goes_on_where_it_was_interrupted(stores: Stores, there: bool) -> None:
+def test_an_interrupted_move_of_streams_resumes(stores: Stores, there: bool) -> None:
     file, database, back = stores
     filled(file)
     before = fill_streams(file.path)
@@ -452,7 +452,7 @@ def test_a_move_of_streams_goes_on_where_it_was_interrupted(stores: Stores, ther
             assert stream_world(files) == before
 
 
-def test_the_journal_stays_whole_with_its_file(stores: Stores) -> None:
+def test_the_journal_stays_complete_with_its_file(stores: Stores) -> None:
     file, database, _ = stores
     journalled = StoreUnderTest(file.path, persists=True)
     fill(journalled)
@@ -465,7 +465,7 @@ def test_the_journal_stays_whole_with_its_file(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_the_journal_of_a_target_tells_of_all_that_was_moved_there(stores: Stores, early: bool) -> None:
+def test_the_journal_of_a_target_accounts_for_everything_moved(stores: Stores, early: bool) -> None:
     """The journal begins either before the migration or when the target is first opened."""
     file, database, back = stores
     leases = fill(file.open())
@@ -485,7 +485,7 @@ def test_the_journal_of_a_target_tells_of_all_that_was_moved_there(stores: Store
         target.close()
 
 
-def test_what_postgresql_cannot_write_in_a_text_is_replaced(stores: Stores) -> None:
+def test_characters_that_postgresql_cannot_store_are_replaced(stores: Stores) -> None:
     file, database, _ = stores
     file.open().push("x")
     file.nack(file.lease_one(), error="a\0b")

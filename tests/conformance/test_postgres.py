@@ -39,7 +39,7 @@ def schema() -> Iterator[str]:
     drop_schema(name)
 
 
-def test_what_is_committed_after_it_was_due_comes_at_once(
+def test_a_delayed_message_committed_after_it_was_due_is_leased_at_once(
     on_server: PostgresUnderTest, mine: psycopg.Connection
 ) -> None:
     clock = on_server.clock
@@ -56,7 +56,7 @@ def test_what_is_committed_after_it_was_due_comes_at_once(
     eventually(lambda: bool(another.apply([Lease(queue="q")])[0].messages))
 
 
-def test_a_slow_commit_of_what_was_due_meanwhile_is_told(
+def test_a_slow_commit_of_a_message_already_due_wakes_others(
     on_server: PostgresUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = on_server.clock
@@ -78,7 +78,7 @@ def test_a_slow_commit_of_what_was_due_meanwhile_is_told(
     eventually(lambda: bool(another.apply([Lease(queue="q")])[0].messages))
 
 
-def test_ten_servers_that_start_at_once_make_one_schema(schema: str) -> None:
+def test_ten_servers_that_start_at_once_create_one_schema(schema: str) -> None:
     stores: list[PostgresStore] = []
     url = cluster().url
 
@@ -99,7 +99,7 @@ def test_ten_servers_that_start_at_once_make_one_schema(schema: str) -> None:
         store.close()
 
 
-def test_a_schema_is_named_in_the_url_too_and_checked(schema: str) -> None:
+def test_a_schema_in_the_url_is_used_and_validated(schema: str) -> None:
     store = PostgresStore(f"{cluster().url}&schema={schema}")
     assert schema in store.where
     store.close()
@@ -107,13 +107,13 @@ def test_a_schema_is_named_in_the_url_too_and_checked(schema: str) -> None:
         PostgresStore(cluster().url, schema="no such; name")
 
 
-def test_a_backup_is_pg_dumps_affair(on_server: PostgresUnderTest, tmp_path: Path) -> None:
+def test_a_backup_is_refused_in_favour_of_pg_dump(on_server: PostgresUnderTest, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="pg_dump"):
         on_server.backup(tmp_path / "copy")
     on_server.shorten_log()
 
 
-def test_time_is_the_databases(schema: str) -> None:
+def test_time_is_taken_from_the_database(schema: str) -> None:
     store = PostgresStore(cluster().url, schema=schema)
     before = system_clock()
     (pushed,) = store.apply([push_command("a")])
@@ -153,7 +153,7 @@ def test_a_store_does_not_wake_itself(on_server: PostgresUnderTest) -> None:
     assert on_server.version() == before
 
 
-def test_an_idle_queue_leaves_the_list_of_the_busy(on_server: PostgresUnderTest) -> None:
+def test_an_idle_queue_leaves_the_list_of_busy_queues(on_server: PostgresUnderTest) -> None:
     on_server.push("a", queue="n/t/x")
     on_server.push("b", queue="n/t/y")
     on_server.ack(on_server.lease_one("n/t/x"))
@@ -179,7 +179,7 @@ def test_counters_are_the_same_before_and_after_folding(on_server: PostgresUnder
     assert on_server.drain() == ["c"]
 
 
-def test_connections_that_were_ended_are_made_anew(on_server: PostgresUnderTest) -> None:
+def test_terminated_connections_are_reopened(on_server: PostgresUnderTest) -> None:
     on_server.push("a")
     with psycopg.connect(cluster().url, autocommit=True) as connection:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'penstock'")
@@ -188,7 +188,7 @@ def test_connections_that_were_ended_are_made_anew(on_server: PostgresUnderTest)
     assert on_server.counts() == {"leased": 2}
 
 
-def test_a_database_that_is_gone_is_said_so_and_comes_back(schema: str) -> None:
+def test_an_unreachable_database_is_reported_and_recovers(schema: str) -> None:
     own = Cluster()
     try:
         store = PostgresStore(own.url, schema=schema)
@@ -217,7 +217,7 @@ def test_a_database_that_is_gone_is_said_so_and_comes_back(schema: str) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_repeated(schema: str, kept: bool) -> None:
+def test_a_commit_with_a_lost_response_is_neither_lost_nor_repeated(schema: str, kept: bool) -> None:
     before = PostgresStore(cluster().url, schema=schema)
     before.apply([push_command("before")])
     (leased,) = before.apply([Lease(queue="q")])
@@ -235,7 +235,7 @@ def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_repeated(schema: str
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_push_whose_answer_was_lost_is_done_once_and_returns_its_id(schema: str, kept: bool) -> None:
+def test_a_push_with_a_lost_response_is_done_once_and_returns_its_id(schema: str, kept: bool) -> None:
     PostgresStore(cluster().url, schema=schema).close()
     with Cutter(cluster().folder, cut_before=not kept) as cutter:
         store = PostgresStore(f"postgresql://postgres@/postgres?host={cutter.folder}", schema=schema)
@@ -255,9 +255,7 @@ def test_a_push_whose_answer_was_lost_is_done_once_and_returns_its_id(schema: st
 
 
 @pytest.mark.parametrize("way", ["on_server", "unjournalled"])
-def test_a_database_that_is_slow_to_say_when_to_wake_is_not_asked_again_and_again(
-    request: pytest.FixtureRequest, way: str
-) -> None:
+def test_a_slow_wake_at_query_is_not_repeated(request: pytest.FixtureRequest, way: str) -> None:
     store: PostgresUnderTest = request.getfixturevalue(way)
     store.push("a")
     (leased,) = store.lease(lease_ms=9_000)

@@ -98,7 +98,7 @@ def test_a_push_notices_a_queue_that_was_dropped(on_server: PostgresUnderTest) -
         on_server.do(push("d"))
 
 
-def test_a_push_notices_a_queue_that_was_dropped_and_made_again(on_server: PostgresUnderTest) -> None:
+def test_a_push_notices_a_queue_that_was_recreated(on_server: PostgresUnderTest) -> None:
     leased = warm(on_server)
     another = on_server.open_another()
     another.apply([Drop(queue="q", force=True)])
@@ -108,7 +108,7 @@ def test_a_push_notices_a_queue_that_was_dropped_and_made_again(on_server: Postg
     assert texts(on_server.lease(limit=10)) == ["new"]
 
 
-def test_a_paused_queue_takes_pushes_and_acks(on_server: PostgresUnderTest) -> None:
+def test_a_paused_queue_accepts_pushes_and_acks(on_server: PostgresUnderTest) -> None:
     leased = warm(on_server)
     on_server.open_another().apply([Pause(queue="q", paused=True)])
     on_server.do(push("d"))
@@ -232,7 +232,7 @@ def test_two_processes_settle_the_same_messages_and_one_wins(on_server: Postgres
         on_server.check()
 
 
-def test_a_range_that_counts_wrongly_settles_nothing(on_server: PostgresUnderTest) -> None:
+def test_a_range_with_a_wrong_count_settles_nothing(on_server: PostgresUnderTest) -> None:
     leased = warm(on_server)
     with closing(Tables(str(on_server.path), on_server.schema)) as tables:
         tables.execute("UPDATE penstock_lease_range SET count = 1")
@@ -252,7 +252,7 @@ def test_a_queue_is_loaded_for_a_while_after_a_wrong_assumption(
     assert round_trips.of(on_server, push("e")) == 2
 
 
-def test_latencies_of_an_ack_that_runs_again_count_once(on_server: PostgresUnderTest) -> None:
+def test_latencies_of_a_retried_ack_count_once(on_server: PostgresUnderTest) -> None:
     a, b, c = warm(on_server)
     on_server.open_another().apply([ack(b)])
     assert on_server.ack(a, b, c) == [Settled.OK] * 3
@@ -260,7 +260,7 @@ def test_latencies_of_an_ack_that_runs_again_count_once(on_server: PostgresUnder
     assert [sum(found.values()) for (_, kind), found in counts.items() if kind in (SERVICE, TOTAL)] == [2, 2]
 
 
-def test_an_empty_push_is_no_error(on_server: PostgresUnderTest) -> None:
+def test_an_empty_push_succeeds(on_server: PostgresUnderTest) -> None:
     on_server.make()
     on_server.push("a")
     (leased,) = on_server.lease()
@@ -271,7 +271,7 @@ def test_an_empty_push_is_no_error(on_server: PostgresUnderTest) -> None:
 
 
 @pytest.mark.parametrize("pause_ms", [0, 3_600_000])
-def test_a_push_whose_mark_may_be_forgotten_is_not_repeated(
+def test_a_push_is_not_repeated_if_its_mark_may_be_deleted(
     on_server: PostgresUnderTest, monkeypatch: pytest.MonkeyPatch, pause_ms: int
 ) -> None:
     """The process is suspended between the commit and its reply, while another process sweeps."""

@@ -30,7 +30,7 @@ def through(cutter: Cutter, schema: str) -> PostgresStore:
     return PostgresStore(f"postgresql://postgres@/postgres?host={cutter.folder}", schema=schema)
 
 
-def test_a_queue_is_locked_though_another_thread_learns_of_it_meanwhile(on_server: PostgresUnderTest) -> None:
+def test_a_queue_is_locked_even_if_another_thread_caches_it_meanwhile(on_server: PostgresUnderTest) -> None:
     on_server.push("a")
     url, schema = cluster().url, on_server.schema
     new = PostgresStore(url, schema=schema, busy_ms=1_000)
@@ -61,7 +61,7 @@ def test_a_queue_is_locked_though_another_thread_learns_of_it_meanwhile(on_serve
     assert on_server.drain() == ["a"]
 
 
-def test_a_batch_that_is_done_is_not_repeated_when_what_follows_it_fails(schema: str) -> None:
+def test_a_committed_batch_is_not_repeated_when_the_compaction_fails(schema: str) -> None:
     with Cutter(cluster().folder, cut_before=True, at=b"WITH taken AS") as cutter:
         store = through(cutter, schema)
         store._context.uncompacted_counters = UNCOMPACTED_MAX
@@ -73,7 +73,7 @@ def test_a_batch_that_is_done_is_not_repeated_when_what_follows_it_fails(schema:
 
 
 @pytest.mark.parametrize("taken", [False, True], ids=["its number is free", "another has its number"])
-def test_a_commit_that_a_crash_took_back_is_not_taken_for_anothers(taken: bool) -> None:
+def test_a_commit_lost_in_a_crash_is_not_confused_with_another(taken: bool) -> None:
     own = Cluster()
 
     def crash() -> None:
