@@ -60,7 +60,7 @@ def test_a_further_heartbeat_does_not_connect_again(store: StoreUnderTest) -> No
     assert (ada.started_at, ada.seen_at, ada.queues) == (START_MS, START_MS + 10_000, {"q": 0})
 
 
-def test_a_silent_worker_is_removed_by_another_ones_heartbeat(shared: StoreUnderTest) -> None:
+def test_another_workers_heartbeat_removes_a_silent_worker(shared: StoreUnderTest) -> None:
     other = shared.open_another()
     beat(shared, server("one"), consumer("ada"))
     shared.clock.advance(STALE_MS)

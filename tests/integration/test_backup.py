@@ -121,7 +121,7 @@ def check_after(path: Path) -> None:
         check_journal(db, journal_folder(path))
 
 
-def test_a_backup_of_a_database_alone_leaves_the_journal_and_streams_that_are_there(tmp_path: Path) -> None:
+def test_restoring_a_backup_without_streams_keeps_existing_ones(tmp_path: Path) -> None:
     path = tmp_path / "q.db"
     with penstock.connect(f"sqlite:///{path}") as client:
         client.create_queue("q")
@@ -134,7 +134,7 @@ def test_a_backup_of_a_database_alone_leaves_the_journal_and_streams_that_are_th
         assert [record.data for record in client.stream("s").read()] == ["kept"]
 
 
-def test_damage_does_not_keep_the_rest_from_being_saved_and_put_back(tmp_path: Path) -> None:
+def test_damage_does_not_prevent_backing_up_and_restoring_the_rest(tmp_path: Path) -> None:
     path, copy = tmp_path / "q.db", tmp_path / "copy.db"
     with closing(SqliteStore(path, journal=True)):
         pass
@@ -189,7 +189,7 @@ def spoil(file: Path, *places: int) -> None:
     file.write_bytes(data)
 
 
-def test_a_backup_overwrites_no_part_of_another(tmp_path: Path) -> None:
+def test_a_backup_never_overwrites_another(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path / "q.db")) as store:
         streams_beside(tmp_path / "copy.db").mkdir()
         with pytest.raises(CannotOpen, match="exists already"):
@@ -197,7 +197,7 @@ def test_a_backup_overwrites_no_part_of_another(tmp_path: Path) -> None:
         assert sorted(each.name for each in tmp_path.glob("copy*")) == ["copy.db.streams"]
 
 
-def test_the_name_of_a_backup_may_be_no_text(tmp_path: Path) -> None:
+def test_a_backup_path_need_not_be_utf_8(tmp_path: Path) -> None:
     penstock.connect(f"sqlite:///{tmp_path}/q.db").close()
     name = f"{tmp_path}/\udcff"
     told = command("backup", name, "--db", f"{tmp_path}/q.db", "--json")
@@ -207,7 +207,7 @@ def test_the_name_of_a_backup_may_be_no_text(tmp_path: Path) -> None:
     assert "dcff2" in told.out
 
 
-def test_a_stream_that_someone_writes_is_not_put_back(tmp_path: Path) -> None:
+def test_a_stream_with_an_active_writer_is_not_restored(tmp_path: Path) -> None:
     path = tmp_path / "q.db"
     with penstock.connect(f"sqlite:///{path}") as client:
         client.create_queue("q")

@@ -50,7 +50,7 @@ def silent() -> Iterator[socket.socket]:
         yield listener
 
 
-def test_without_a_token_or_with_a_wrong_one_it_is_not_authorised(url: str, admin: Queues) -> None:
+def test_a_missing_or_wrong_token_is_unauthorized(url: str, admin: Queues) -> None:
     for flags in ((), ("--token", "wrong"), ("--token", "pk_000000000000_x")):
         refused = penstock("queue", "list", "--url", url, *flags)
         assert (refused.code, refused.out) == (4, "")
@@ -59,7 +59,7 @@ def test_without_a_token_or_with_a_wrong_one_it_is_not_authorised(url: str, admi
     assert penstock("queue", "list", env={"PENSTOCK_URL": url, "PENSTOCK_TOKEN": TOKEN}).code == 0
 
 
-def test_a_key_opens_its_queue_for_its_rights_only(url: str, admin: Queues) -> None:
+def test_a_key_grants_only_its_rights_on_its_queue(url: str, admin: Queues) -> None:
     key = admin.json("key", "add", "--queue", "jobs", "--right", "push")["key"]
     holder = Queues(("--url", url, "--token", key), "http")
     assert holder.json("message", "enqueue", "--queue", "jobs", "--payload", "1")["added"] == 1
@@ -72,7 +72,7 @@ def test_a_key_opens_its_queue_for_its_rights_only(url: str, admin: Queues) -> N
     worker.ok("message", "ack", "--queue", "jobs", "--ids", f"{leased['id']}:{leased['token']}")
 
 
-def test_health_needs_no_token_and_metrics_do(url: str, admin: Queues) -> None:
+def test_only_health_needs_no_token(url: str, admin: Queues) -> None:
     health = penstock("health", "--url", url, "--json")
     assert health.json["ready"]
     assert health.json["checks"] == dict.fromkeys(("store", "writes", "disk", "wal", "journal", "logs"), "ok")
@@ -215,7 +215,7 @@ def test_a_destructive_command_in_a_script_needs_no_confirmation(file: Queues) -
     assert (loop.returncode, loop.stdout.split()) == (0, ["purged", "0"] * 3)
 
 
-def test_a_dry_run_says_what_would_be_purged(file: Queues) -> None:
+def test_a_dry_run_prints_what_would_be_purged(file: Queues) -> None:
     file.ok("message", "enqueue", "--queue", "jobs", "--payload", "1")
     for command in (("queue", "purge", "--name"), ("dlq", "purge", "--queue")):
         shown = file.ok(*command, "jobs", "--dry-run")
@@ -242,7 +242,7 @@ def until_asleep(pid: int) -> None:
         time.sleep(0.01)
 
 
-def test_an_interruption_is_exit_code_130_and_no_traceback(silent: socket.socket) -> None:
+def test_an_interrupt_gives_exit_code_130_and_no_traceback(silent: socket.socket) -> None:
     port = silent.getsockname()[1]
     process = spawn(
         *("message", "poll", "--queue", "q", "--wait-ms", "60000", "--url", f"http://127.0.0.1:{port}"),
@@ -265,7 +265,7 @@ def test_an_interruption_is_exit_code_130_and_no_traceback(silent: socket.socket
         ("pyspark", "demo --spark --port 0 --no-browser", "spark"),
     ],
 )
-def test_a_feature_that_needs_an_extra_names_it(file: Queues, lacking: str, command: str, extra: str) -> None:
+def test_a_missing_extra_is_named(file: Queues, lacking: str, command: str, extra: str) -> None:
     code = f"import sys; sys.modules[{lacking!r}] = None; from penstock.cli import main; main()"
     words = command.format(file=file.flags[1]).split()
     done = subprocess.run([sys.executable, "-c", code, *words], env=clean_environment(), capture_output=True, text=True)
@@ -277,7 +277,7 @@ def test_a_feature_that_needs_an_extra_names_it(file: Queues, lacking: str, comm
     "flags",
     [("--port", "99999"), ("--port", "-1"), ("--tls-cert", __file__), ("--port", "0", "--store", "foo://x")],
 )
-def test_a_server_with_wrong_options_is_wrong_usage(flags: tuple[str, ...], tmp_path: Path) -> None:
+def test_serving_with_invalid_options_is_a_usage_error(flags: tuple[str, ...], tmp_path: Path) -> None:
     refused = penstock("serve", *flags, env={"PENSTOCK_DATA": str(tmp_path)})
     assert (refused.code, refused.err.count("\n")) == (2, 1)
 
@@ -304,7 +304,7 @@ main()
 @pytest.mark.parametrize(
     ("handler", "code"), [("signal.default_int_handler", -signal.SIGINT), ("signal.SIG_IGN", 0)], ids=["heard", "not"]
 )
-def test_an_interruption_while_it_loads_shows_no_traceback(handler: str, code: int) -> None:
+def test_an_interrupt_during_startup_shows_no_traceback(handler: str, code: int) -> None:
     begun = [sys.executable, "-c", BEGINNING.format(handler=handler), "--help"]
     done = subprocess.run(begun, env=clean_environment(), capture_output=True, timeout=60)
     assert (done.returncode, done.stderr) == (code, b"")
@@ -327,7 +327,7 @@ def test_a_closed_standard_stream_is_treated_as_empty(file: Queues, command: str
     assert done.stderr.count("\n") <= 1
 
 
-def test_a_full_disk_at_stdout_is_one_line(file: Queues) -> None:
+def test_a_full_disk_behind_stdout_is_a_one_line_error(file: Queues) -> None:
     shell = f"{sys.executable} -m penstock queue list {' '.join(file.flags)} >/dev/full"
     done = subprocess.run(["bash", "-c", shell], env=clean_environment(), capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
@@ -343,7 +343,7 @@ def test_a_closed_pipe_prints_no_error(file: Queues) -> None:
         assert len(done.stdout) == 10
 
 
-def test_help_is_there_for_every_command() -> None:
+def test_every_command_has_help() -> None:
     top = penstock("--help")
     assert top.code == 0
     for noun in COMMANDS:
@@ -369,7 +369,7 @@ print(*{"asyncio", "uvicorn", "prometheus_client", "rich", "sqlite3", "penstock.
     assert done.stdout.strip() == ""
 
 
-def test_commands_on_a_file_start_without_the_server_the_streams_and_http(file: Queues) -> None:
+def test_commands_on_a_file_do_not_import_server_streams_or_http(file: Queues) -> None:
     code = f"""
 import sys
 sys.argv = ["penstock", "queue", "list", *{file.flags!r}]

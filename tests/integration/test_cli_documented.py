@@ -119,7 +119,7 @@ def test_every_command_runs_as_typed(queues: Queues, tmp_path: Path) -> None:
     assert left == ["sqew serve", *(f"sqew {name}" for name in ONLY_OF_A_SERVER if queues.kind == "db")]
 
 
-def test_a_script_can_do_it_in_a_shell(url: str, tmp_path: Path) -> None:
+def test_a_shell_script_can_chain_commands(url: str, tmp_path: Path) -> None:
     """Without a terminal no command prompts, so ids and tokens can be piped between commands."""
     script = """
         set -eo pipefail

@@ -70,14 +70,14 @@ def test_an_export_is_imported_completely_and_once(queues: Queues, tmp_path: Pat
     assert [message["payload"] for message in seen] == list(range(2_500))
 
 
-def test_an_import_into_the_queue_it_came_from_adds_nothing(queues: Queues) -> None:
+def test_an_import_into_its_source_queue_adds_nothing(queues: Queues) -> None:
     fill(queues, 3)
     exported = queues.ok("export", "--queue", "from").encode()
     done = queues.json("import", "--queue", "from", stdin=exported)
     assert done == {"imported": 0, "duplicates": 3, "skipped": 0}
 
 
-def test_an_export_overwrites_only_by_force(queues: Queues, tmp_path: Path) -> None:
+def test_an_export_overwrites_only_with_force(queues: Queues, tmp_path: Path) -> None:
     file = tmp_path / "there"
     file.write_text("mine")
     refused = queues.run("export", "--queue", "from", "--file", str(file))
@@ -87,7 +87,7 @@ def test_an_export_overwrites_only_by_force(queues: Queues, tmp_path: Path) -> N
     assert queues.run("export", "--queue", "nowhere").code == 1
 
 
-def test_a_file_that_is_not_an_export_is_refused_with_its_lines(queues: Queues) -> None:
+def test_a_file_that_is_not_an_export_is_refused_with_line_numbers(queues: Queues) -> None:
     good = b'{"payload": 1}\n' * 1_000
     refused = queues.run("import", "--queue", "to", stdin=good + b"{broken\n")
     assert refused.code == 3
@@ -100,14 +100,14 @@ def test_a_file_that_is_not_an_export_is_refused_with_its_lines(queues: Queues) 
 
 @pytest.mark.parametrize("bad", [b"{broken", b'{"payload": 5, "content": "text"}', b'{"payload": 1, "priority": "x"}'])
 @pytest.mark.parametrize("before", [0, 1_500])
-def test_a_line_that_is_not_a_message_is_named_by_its_number(queues: Queues, bad: bytes, before: int) -> None:
+def test_an_invalid_line_is_named_by_its_number(queues: Queues, bad: bytes, before: int) -> None:
     lines = [b'{"payload": 1}'] * before + [b'{"payload": 1}', b"", b'{"payload": 2}', b"  ", bad, b'{"payload": 3}']
     refused = queues.run("import", "--queue", "to", stdin=b"\n".join(lines))
     assert re.match(rf"error: line {before + 5}\b", refused.err), refused.err
     assert refused.code == (3 if before else 2)
 
 
-def test_a_running_server_is_backed_up_and_not_restored_over(url: str, folder: Path, tmp_path: Path) -> None:
+def test_a_running_server_can_be_backed_up_but_not_overwritten(url: str, folder: Path, tmp_path: Path) -> None:
     queues = Queues(("--url", url), "http")
     queues.ok("queue", "add", "--name", "kept")
     queues.ok("message", "enqueue", "--queue", "kept", "--payload", '"precious"')
@@ -123,7 +123,7 @@ def test_a_running_server_is_backed_up_and_not_restored_over(url: str, folder: P
     assert queues.json("stats", "--queue", "kept")["ready"] == 1
 
 
-def test_a_restore_overwrites_only_by_force_and_only_with_a_backup(tmp_path: Path) -> None:
+def test_a_restore_overwrites_only_with_force_and_only_with_a_backup(tmp_path: Path) -> None:
     place = Queues(("--db", str(tmp_path / "q.db")), "db")
     place.ok("queue", "add", "--name", "before")
     place.ok("backup", str(tmp_path / "copy.db"))
@@ -172,7 +172,7 @@ def test_a_bench_reports_each_phase_and_leaves_nothing(queues: Queues) -> None:
     assert queues.ok("bench", "--messages", "10").splitlines()[0].split()[:2] == ["PHASE", "MSG/S"]
 
 
-def test_a_bench_that_is_asked_to_end_removes_its_queue(queues: Queues) -> None:
+def test_an_interrupted_bench_removes_its_queue(queues: Queues) -> None:
     command = [sys.executable, "-m", "penstock", "bench", "--messages", "10000000", *queues.flags]
     process = subprocess.Popen(command, env=clean_environment(), stderr=subprocess.PIPE)
 
@@ -251,7 +251,7 @@ def test_a_foreign_file_is_left_unchanged(tmp_path: Path, command: tuple[str, ..
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_the_doctor_names_a_file_whose_name_is_not_text(flags: tuple[str, ...]) -> None:
+def test_the_doctor_names_a_file_whose_name_is_not_utf_8(flags: tuple[str, ...]) -> None:
     looked = penstock("doctor", "\udcff", *flags)
     assert looked.code == 1
     assert "is not there" in looked.out
@@ -272,7 +272,7 @@ def test_a_file_without_queues_is_a_penstock_database(tmp_path: Path) -> None:
     assert penstock("queue", "list", "--db", str(tmp_path / "q.db")).code == 0
 
 
-def test_a_file_without_a_journal_is_refused_and_gets_none(tmp_path: Path) -> None:
+def test_journal_commands_refuse_a_file_without_a_journal(tmp_path: Path) -> None:
     with LiteQueue(tmp_path / "q.db") as queue:
         queue.put(b"x")
     for verb in ("show", "tail"):

@@ -68,7 +68,7 @@ def test_payloads_are_returned_unchanged(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
-def test_a_message_carries_its_options(sdk: Sdk, url: str, name: str) -> None:
+def test_a_message_keeps_its_options(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name)
@@ -110,7 +110,7 @@ def test_push_many_is_all_or_nothing(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
-def test_ack_nack_extend_release(sdk: Sdk, url: str, name: str) -> None:
+def test_messages_are_acked_nacked_extended_and_released(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name, max_attempts=2)
@@ -144,7 +144,7 @@ def test_ack_nack_extend_release(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
-def test_a_with_block_settles(sdk: Sdk, url: str, name: str) -> None:
+def test_leaving_a_with_block_settles_the_message(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name, max_attempts=1)
@@ -247,7 +247,7 @@ def test_the_lease_of_a_dropped_message_is_no_longer_renewed(sdk: Sdk, url: str,
     assert "neither acked nor nacked" in caplog.text
 
 
-def test_a_waiting_lease_is_answered_by_a_push(sdk: Sdk, url: str, name: str) -> None:
+def test_a_push_wakes_a_waiting_lease(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name)
@@ -265,7 +265,7 @@ async def queue_lease(queue: Any) -> Any:
     return await queue.lease(wait=20)
 
 
-def test_queues_are_made_listed_changed_and_dropped(sdk: Sdk, url: str, name: str) -> None:
+def test_queues_are_created_listed_changed_and_dropped(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name, lease_ms=5_000, max_attempts=3)
@@ -308,7 +308,7 @@ def test_queues_are_made_listed_changed_and_dropped(sdk: Sdk, url: str, name: st
     asyncio.run(main())
 
 
-def test_a_closed_client_says_that_it_is_closed(sdk: Sdk, url: str, name: str) -> None:
+def test_a_closed_client_raises_store_closed(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         client = sdk.connect(url)
         queue = await client.create_queue(name)
@@ -354,7 +354,7 @@ def test_dead_letters_are_leased_like_a_queue(sdk: Sdk, url: str, name: str) -> 
     asyncio.run(main())
 
 
-def test_a_relative_path_is_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with penstock.connect("sqlite:///tasks.db") as client:
         client.create_queue("q").push("x")

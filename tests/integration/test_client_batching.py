@@ -31,7 +31,7 @@ async def _push(queue: Any, payload: Any, **how: Any) -> Any:
     return await queue.push(payload, **how)
 
 
-def test_calls_at_the_same_time_travel_together(sdk: Sdk, between: Proxy, name: str) -> None:
+def test_concurrent_calls_share_requests(sdk: Sdk, between: Proxy, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(between.url, linger=0.05) as client:
             queue = await client.create_queue(name)
@@ -53,7 +53,7 @@ async def _ack(message: Any) -> None:
     await message.ack()
 
 
-def test_one_bad_push_does_not_spoil_the_others(sdk: Sdk, between: Proxy, name: str) -> None:
+def test_one_bad_push_does_not_fail_the_others(sdk: Sdk, between: Proxy, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(between.url, linger=0.05) as client:
             queue = await client.create_queue(name)
@@ -87,7 +87,7 @@ def test_pushes_of_one_caller_keep_their_order(between: Proxy, name: str) -> Non
     asyncio.run(main())
 
 
-def test_a_cancelled_lease_takes_no_message_along(server: Running, name: str) -> None:
+def test_a_cancelled_lease_keeps_no_message(server: Running, name: str) -> None:
     async def main() -> None:
         async with aio.connect(f"http://127.0.0.1:{server.port}") as client:
             queue = await client.create_queue(name, max_attempts=1)
@@ -118,7 +118,7 @@ def test_a_cancelled_lease_takes_no_message_along(server: Running, name: str) ->
     asyncio.run(main())
 
 
-def test_an_interrupted_leader_neither_fails_nor_repeats_the_calls_of_others(server: Running, name: str) -> None:
+def test_an_interrupted_leader_neither_fails_nor_repeats_other_calls(server: Running, name: str) -> None:
     """The leading thread is interrupted after the server has executed its call and the call of another thread."""
     with penstock.connect(f"http://127.0.0.1:{server.port}", linger=0.1) as client:
         queue = client.create_queue(name)

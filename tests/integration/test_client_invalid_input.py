@@ -45,7 +45,7 @@ def test_a_payload_that_json_would_change_is_refused(payload: Any) -> None:
         assert queue.stats().ready == 0
 
 
-def test_nesting_has_a_limit(sdk: Sdk, url: str, name: str) -> None:
+def test_nesting_is_limited(sdk: Sdk, url: str, name: str) -> None:
     def nested(depth: int) -> Any:
         value: Any = []
         for _ in range(depth - 1):
@@ -102,7 +102,7 @@ def test_errors_are_the_same_everywhere(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
-def test_a_value_that_cannot_be_is_refused_by_its_name_everywhere(sdk: Sdk, url: str, name: str) -> None:
+def test_an_invalid_value_is_named_in_the_error_everywhere(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url, retry_for=0) as client:
             queue, stream = await client.create_queue(name), await client.create_stream(name)
@@ -163,7 +163,7 @@ def test_a_value_that_cannot_be_is_refused_by_its_name_everywhere(sdk: Sdk, url:
     asyncio.run(main())
 
 
-def test_an_option_that_cannot_be_is_refused_by_its_name_everywhere(sdk: Sdk, url: str, name: str) -> None:
+def test_an_invalid_option_is_named_in_the_error_everywhere(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url, retry_for=0) as client:
             queue, stream = await client.create_queue(name), await client.create_stream(name)

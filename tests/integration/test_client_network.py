@@ -32,7 +32,7 @@ async def lease_one(queue: Any, wait: float = 20) -> Any:
     return await queue.lease(wait=wait)
 
 
-def test_a_push_whose_answer_is_lost_is_one_message(sdk: Sdk, between: Proxy, name: str) -> None:
+def test_a_push_with_a_lost_response_adds_one_message(sdk: Sdk, between: Proxy, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(between.url) as client:
             queue = await client.create_queue(name)
@@ -51,7 +51,7 @@ def test_a_push_whose_answer_is_lost_is_one_message(sdk: Sdk, between: Proxy, na
     asyncio.run(main())
 
 
-def test_a_settle_whose_answer_is_lost_is_done(sdk: Sdk, between: Proxy, name: str) -> None:
+def test_a_settle_with_a_lost_response_succeeds(sdk: Sdk, between: Proxy, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(between.url) as client:
             queue = await client.create_queue(name)
@@ -71,7 +71,7 @@ def test_a_settle_whose_answer_is_lost_is_done(sdk: Sdk, between: Proxy, name: s
 
 @pytest.mark.parametrize("verb", ["ack", "nack", "release"])
 @pytest.mark.parametrize("then", ["held", "acked"])
-def test_a_repeated_settle_does_not_claim_a_message_that_another_has(
+def test_a_repeated_settle_does_not_affect_the_lease_of_another_consumer(
     sdk: Sdk, server: Running, between: Proxy, name: str, verb: str, then: str
 ) -> None:
     """The lease has expired before the first attempt, and the response to that attempt is lost."""
@@ -107,7 +107,7 @@ def test_a_repeated_settle_does_not_claim_a_message_that_another_has(
     asyncio.run(main())
 
 
-def test_a_transaction_whose_answer_is_lost_is_not_repeated(sdk: Sdk, between: Proxy, name: str) -> None:
+def test_a_transaction_with_a_lost_response_is_not_repeated(sdk: Sdk, between: Proxy, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(between.url) as client:
             queue = await client.create_queue(name)
@@ -129,7 +129,7 @@ def test_a_transaction_whose_answer_is_lost_is_not_repeated(sdk: Sdk, between: P
     asyncio.run(main())
 
 
-def test_a_server_that_lost_its_database_says_whether_it_may_be_done(sdk: Sdk, between: Proxy, name: str) -> None:
+def test_a_server_without_its_database_reports_if_a_call_may_be_done(sdk: Sdk, between: Proxy, name: str) -> None:
     def away(path: str, **data: object) -> None:
         body = json.dumps({"error": "gone", "code": "store_unreachable", **data})
         between.answer(path, "503 Service Unavailable", body=body)
@@ -157,7 +157,7 @@ def test_a_server_that_lost_its_database_says_whether_it_may_be_done(sdk: Sdk, b
     asyncio.run(main())
 
 
-def test_a_refusal_after_a_lost_answer_does_not_claim_that_nothing_was_kept(
+def test_a_refusal_after_a_lost_response_does_not_claim_that_nothing_was_kept(
     sdk: Sdk, between: Proxy, name: str
 ) -> None:
     refusals = {"disk_full": ("507 Insufficient Storage", DiskFull), "queue_full": ("429 Too Many Requests", QueueFull)}
@@ -215,9 +215,7 @@ def test_temporary_refusals_are_retried(sdk: Sdk, between: Proxy, name: str) -> 
 
 
 @pytest.mark.parametrize("status", ["502 Bad Gateway", "504 Gateway Timeout"])
-def test_an_error_of_a_gateway_is_retried_only_if_a_repeat_is_safe(
-    sdk: Sdk, between: Proxy, name: str, status: str
-) -> None:
+def test_a_gateway_error_is_retried_only_if_a_repeat_is_safe(sdk: Sdk, between: Proxy, name: str, status: str) -> None:
     async def main() -> None:
         async with sdk.connect(between.url) as client:
             queue = await client.create_queue(name)

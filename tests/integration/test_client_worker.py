@@ -37,7 +37,7 @@ async def until(true: Callable[[], Any]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_a_worker_works_off_a_queue(sdk: Sdk, url: str, name: str) -> None:
+def test_a_worker_processes_a_queue(sdk: Sdk, url: str, name: str) -> None:
     together, most = set(), 0
 
     async def main() -> None:
@@ -71,7 +71,7 @@ def test_a_worker_works_off_a_queue(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
-def test_acks_in_the_background_are_done_when_a_run_ends(sdk: Sdk, url: str, name: str) -> None:
+def test_background_acks_are_done_when_a_run_ends(sdk: Sdk, url: str, name: str) -> None:
     handled: list[int] = []
 
     async def main() -> None:
@@ -251,7 +251,7 @@ def test_an_async_worker_is_stopped_at_once_from_another_thread(url: str, name: 
     asyncio.run(main())
 
 
-def test_a_worker_without_its_queue_says_so(sdk: Sdk, url: str, name: str) -> None:
+def test_a_worker_of_a_missing_queue_raises_an_error(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
 
@@ -266,7 +266,7 @@ def test_a_worker_without_its_queue_says_so(sdk: Sdk, url: str, name: str) -> No
     asyncio.run(main())
 
 
-def test_a_worker_that_failed_works_when_it_is_run_again(sdk: Sdk, url: str, name: str) -> None:
+def test_a_failed_worker_can_run_again(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         done = []
         async with sdk.connect(url) as client:
@@ -375,7 +375,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_signal_stops_a_worker_in_good_order(kind: str, number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_stops_a_worker_cleanly(kind: str, number: signal.Signals, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/tasks.db"
     with penstock.connect(url) as client:
         queue = client.create_queue("q")
@@ -395,7 +395,7 @@ def test_a_signal_stops_a_worker_in_good_order(kind: str, number: signal.Signals
         assert queue.stats().totals.acked == 1
 
 
-def test_a_signal_that_interrupts_no_wait_stops_a_worker_all_the_same(tmp_path: Path) -> None:
+def test_a_signal_that_interrupts_no_wait_still_stops_a_worker(tmp_path: Path) -> None:
     """The signal is delivered to another thread just before the main thread starts to wait."""
     url = f"sqlite:///{tmp_path}/tasks.db"
     with penstock.connect(url) as client:
@@ -511,7 +511,7 @@ def test_a_worker_starts_working_when_its_server_becomes_reachable(
     asyncio.run(main())
 
 
-def test_a_worker_whose_client_is_closed_says_so(sdk: Sdk, url: str, name: str) -> None:
+def test_a_worker_whose_client_is_closed_raises_an_error(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name)

@@ -67,7 +67,7 @@ def test_many_threads_open_a_brand_new_file_at_the_same_moment(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("where", ["file", "memory"])
-def test_closing_raises_in_threads_that_still_work(tmp_path: Path, where: str) -> None:
+def test_closing_raises_in_threads_that_still_use_the_queue(tmp_path: Path, where: str) -> None:
     queue = LiteQueue(":memory:" if where == "memory" else tmp_path / "queue.db", durability="relaxed")
     started = threading.Barrier(21)
     told: list[BaseException] = []

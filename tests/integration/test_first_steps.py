@@ -24,7 +24,7 @@ def test_an_error_over_http_names_its_field(tmp_path: Path) -> None:
             queue.peek(0)
 
 
-def test_serving_without_its_extra_names_the_extra(tmp_path: Path) -> None:
+def test_serving_without_the_extra_names_it(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['prometheus_client'] = None; sys.argv = ['penstock', 'serve', '--port', '0'];"
         "from penstock.cli import main; main()"

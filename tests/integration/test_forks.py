@@ -62,7 +62,7 @@ class Child:
             time.sleep(0.002)
 
 
-def test_a_put_of_a_child_after_its_parent_closed_is_kept(path: Path) -> None:
+def test_a_put_by_a_child_after_its_parent_closed_is_kept(path: Path) -> None:
     queue = LiteQueue(path)
     queue.put(b"parent")
     child = Child(lambda: [queue.put(b"child") for _ in range(5)])
@@ -72,7 +72,7 @@ def test_a_put_of_a_child_after_its_parent_closed_is_kept(path: Path) -> None:
         assert again.qsize() == 6
 
 
-def test_a_put_is_seen_by_a_child_that_has_the_file_open(path: Path) -> None:
+def test_a_forked_child_sees_later_puts_of_its_parent(path: Path) -> None:
     with LiteQueue(path) as queue:
         queue.put(b"before")
 
@@ -172,7 +172,7 @@ def test_a_fork_while_other_threads_commit_read_and_wait_leaves_both_sides_worki
         assert queue.qsize() == 1 + len(put)
 
 
-def test_a_queue_in_memory_is_copied_to_the_child_and_lives_on_apart(tmp_path: Path) -> None:
+def test_a_queue_in_memory_is_copied_to_the_child(tmp_path: Path) -> None:
     with LiteQueue(":memory:") as queue:
         queue.put(b"x")
 

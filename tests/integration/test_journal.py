@@ -53,14 +53,14 @@ def test_a_history_is_in_order_and_has_every_column(client: Client, queue: str, 
     assert all(event["uuid"] == pushed["uuid"] for event in events[2:])
 
 
-def test_kinds_can_be_chosen(client: Client, queue: str, name: str) -> None:
+def test_events_can_be_filtered_by_kind(client: Client, queue: str, name: str) -> None:
     live(client, queue)
     happened(client, name, wait_for="acked")
     page = client.get(f"/journal/events?queue={name}&kind=pushed,acked").json
     assert [event["kind"] for event in page["events"]] == ["pushed", "acked"]
 
 
-def test_the_same_events_come_as_arrow(client: Client, queue: str, name: str) -> None:
+def test_the_same_events_can_be_read_as_arrow(client: Client, queue: str, name: str) -> None:
     live(client, queue)
     events = happened(client, name, wait_for="acked")
     first, last = events[0]["offset"], events[-1]["offset"]
@@ -81,7 +81,7 @@ def test_a_journal_without_bodies_leaves_them_out(client: Client, name: str) -> 
     assert "payload" not in pushed
 
 
-def test_a_queue_can_stay_out_of_it(client: Client, name: str, server: Running) -> None:
+def test_a_queue_can_be_excluded_from_the_journal(client: Client, name: str, server: Running) -> None:
     live(client, client.queue(name, journal="off"))
     live(client, client.queue(name + "b"))
     happened(client, name + "b", wait_for="acked")
@@ -89,7 +89,7 @@ def test_a_queue_can_stay_out_of_it(client: Client, name: str, server: Running) 
     assert [event["kind"] for event in page["events"]] == ["queue"]
 
 
-def test_a_reader_has_a_position_that_is_kept(client: Client) -> None:
+def test_a_consumer_has_a_durable_position(client: Client) -> None:
     assert client.ask("PUT", "/journal/consumers/lake", {"offset": 1}).status == 200
     shown = client.get("/journal").json
     (consumer,) = [each for each in shown["consumers"] if each["consumer"] == "lake"]
@@ -98,7 +98,7 @@ def test_a_reader_has_a_position_that_is_kept(client: Client) -> None:
     assert client.delete("/journal/consumers/lake").status == 200
 
 
-def test_it_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_the_journal_continues_after_a_restart(tmp_path: Path) -> None:
     for number in (1, 2):
         with running(tmp_path) as server, server.client() as client:
             live(client, client.queue(f"q{number}"))
@@ -108,7 +108,7 @@ def test_it_goes_on_after_a_restart(tmp_path: Path) -> None:
         assert client.get("/journal").status == 404
 
 
-def test_a_server_that_is_stopped_at_once_leaves_a_whole_journal(tmp_path: Path) -> None:
+def test_a_server_that_is_stopped_at_once_leaves_a_complete_journal(tmp_path: Path) -> None:
     for number in range(5):
         folder = tmp_path / str(number)
         with running(folder) as server, server.client() as client:
@@ -128,7 +128,7 @@ def test_a_redrive_is_recorded_with_its_caller(client: Client, name: str) -> Non
 
 
 @pytest.mark.parametrize("place", ["http", "data"])
-def test_the_command_line_shows_it(place: str, tmp_path: Path) -> None:
+def test_the_command_line_shows_the_journal(place: str, tmp_path: Path) -> None:
     with running(tmp_path) as server, server.client() as client:
         live(client, client.queue("emails"))
         happened(client, "emails", wait_for="acked")
@@ -167,7 +167,7 @@ def test_a_litequeue_file_has_a_journal_on_request(tmp_path: Path) -> None:
     ]
 
 
-def test_a_long_job_drains_as_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_running_program_drains_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.store.sqlite.store.JOURNAL_BACKLOG_BYTES", 10_000)
     path = tmp_path / "tasks.db"
     with LiteQueue(path, journal=True, durability="relaxed") as queue:

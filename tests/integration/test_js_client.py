@@ -16,11 +16,11 @@ README = CLIENT / "README.md"
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_client_keeps_its_promises(name: str) -> None:
+def test_the_client_passes_its_own_tests(name: str) -> None:
     node("--test", CLIENT / "tests" / name)
 
 
-def test_events_are_the_same_over_the_socket_that_newer_versions_bring() -> None:
+def test_events_are_the_same_over_nodes_built_in_websocket() -> None:
     if int(node("-p", "process.versions.node.split('.')[0]")) < 20:
         pytest.skip("this Node brings no WebSocket")
     node("--test", CLIENT / "tests" / "events.test.js", NODE_OPTIONS="--experimental-websocket")

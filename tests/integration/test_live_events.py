@@ -80,7 +80,7 @@ def push(client: Client, *payloads: Any) -> None:
     assert client.post(f"{API}/push", {"items": items}).status == 201
 
 
-def test_a_dashboard_at_one_server_sees_what_happens_at_another(pair: tuple[Running, Running]) -> None:
+def test_a_dashboard_at_one_server_gets_events_of_another(pair: tuple[Running, Running]) -> None:
     one, two = pair
     with one.client() as here, two.client() as there, watching(two) as watcher:
         push(here, 1)
@@ -99,7 +99,7 @@ def test_a_dashboard_at_one_server_sees_what_happens_at_another(pair: tuple[Runn
             pass
 
 
-def test_a_dashboard_goes_on_at_another_server_where_it_was(pair: tuple[Running, Running]) -> None:
+def test_a_dashboard_resumes_at_another_server(pair: tuple[Running, Running]) -> None:
     one, two = pair
     with one.client() as here:
         with watching(one) as watcher:
@@ -148,7 +148,7 @@ def test_a_reconnecting_subscriber_gets_missed_events_from_any_server(pair: tupl
             assert int(listener.seen or 0) > int(seen)
 
 
-def test_a_last_event_that_never_was_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_last_event_id_is_refused(tmp_path: Path) -> None:
     with running(tmp_path) as server, server.client() as client:
         answer = client.get(f"{client.queue('q')}/events", Last_Event_ID="yesterday")
         assert (answer.status, answer.json["field"]) == (422, "Last-Event-ID")

@@ -67,7 +67,7 @@ def cut(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["journal", "stream"])
-def test_a_bad_entry_of_an_index_costs_neither_the_journal_nor_a_stream_a_record(database: Path, which: str) -> None:
+def test_a_bad_index_entry_costs_no_record(database: Path, which: str) -> None:
     folder = journal_folder(database) if which == "journal" else streams_beside(database) / "flat" / "s"
     with LogReader(folder) as log:
         before, _ = read_all(log)
@@ -84,7 +84,7 @@ def test_a_bad_entry_of_an_index_costs_neither_the_journal_nor_a_stream_a_record
 
 
 @pytest.mark.parametrize("which", ["journal", "stream"])
-def test_a_cut_is_announced_by_doctor_readyz_and_metrics_until_it_is_repaired(
+def test_a_cut_is_reported_by_doctor_readyz_and_metrics_until_it_is_repaired(
     database: Path, which: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert [each.level for each in examine(database) if each.what == "logs"] == ["ok"]
@@ -108,7 +108,7 @@ def test_a_cut_is_announced_by_doctor_readyz_and_metrics_until_it_is_repaired(
         assert "stay in this file" in str(repaired.json["findings"])
 
 
-def test_a_server_that_cuts_its_journal_says_so_on_stderr_and_at_readyz(database: Path, tmp_path: Path) -> None:
+def test_a_server_that_cuts_its_journal_reports_it_on_stderr_and_at_readyz(database: Path, tmp_path: Path) -> None:
     with process(tmp_path, "--db", str(database)) as server, server.client() as client:
         assert client.get("/readyz").json["checks"]["logs"] == "ok"
         assert server.terminate() == 0

@@ -100,7 +100,7 @@ def test_a_push_commits_and_rolls_back_with_the_callers_transaction(place: Place
 
 
 @EACH_DRIVER
-def test_a_poll_that_waits_is_woken_by_the_commit(place: Place, kind: type[Own]) -> None:
+def test_the_commit_wakes_a_waiting_poll(place: Place, kind: type[Own]) -> None:
 
     async def use() -> None:
         with penstock.connect(place.url) as other, ThreadPoolExecutor(1) as pool:
@@ -130,7 +130,7 @@ def test_a_server_cannot_join_a_transaction(server: Running) -> None:
             queue.push(1, conn=sqlite3.connect(":memory:"))
 
 
-def test_another_kind_of_connection_is_refused_by_name(place: Place) -> None:
+def test_an_unsupported_connection_is_named_in_the_error(place: Place) -> None:
     async def use() -> None:
         sqlite: Any = await aiosqlite.connect(":memory:")
         psycopg_async: Any = await psycopg.AsyncConnection.connect(cluster().url)
@@ -198,7 +198,7 @@ for number in range(1_000_000):
 """
 
 
-def test_under_load_and_kills_no_message_is_lost_and_none_is_a_phantom(place: Place) -> None:
+def test_under_load_and_kills_messages_match_committed_rows(place: Place) -> None:
     """Each message is pushed with a row in the application's table. At the end, messages and rows must match."""
     taken: list[int] = []
     stop = threading.Event()
@@ -239,7 +239,7 @@ def test_under_load_and_kills_no_message_is_lost_and_none_is_a_phantom(place: Pl
     assert len(taken) > 25
 
 
-def test_a_queue_that_exists_just_so_is_made_again_beside_an_open_transaction(store: str) -> None:
+def test_recreating_an_equal_queue_does_not_wait_for_an_open_transaction(store: str) -> None:
     with penstock.connect(store) as client, psycopg.connect(store.partition("&schema=")[0]) as own:
         queue = client.create_queue("q", max_attempts=3)
         queue.push("in an open transaction", conn=own)

@@ -71,7 +71,7 @@ def all_of(log: SourceLog, *columns: str) -> list[dict[str, Any]]:
     return pa.Table.from_batches(found).to_pylist()
 
 
-def test_parts_together_are_the_journal_once(reached: Reached) -> None:
+def test_the_parts_cover_the_journal_exactly_once(reached: Reached) -> None:
     reached.work.some(80)
     reached.work.drained()
     with closing(reached.open()) as log:
@@ -108,7 +108,7 @@ def test_trimmed_offsets_are_an_error_or_skipped(reached: Reached) -> None:
     assert found[0] == {"offset": error.value.first_offset, "body": b"new"}
 
 
-def test_a_position_that_is_reported_shows_where_the_log_is(reached: Reached) -> None:
+def test_a_reported_position_is_listed_as_a_consumer(reached: Reached) -> None:
     reached.work.push("a")
     reached.work.drained()
     with closing(reached.open()) as log:
@@ -119,7 +119,7 @@ def test_a_position_that_is_reported_shows_where_the_log_is(reached: Reached) ->
     assert [(each["consumer"], each["offset"]) for each in consumers] == [("spark:mine", 0)]
 
 
-def test_it_keeps_its_name_for_as_long_as_offsets_mean_the_same(reached: Reached) -> None:
+def test_the_uid_of_a_log_is_stable(reached: Reached) -> None:
     reached.work.push("a")
     reached.work.drained()
     with closing(reached.open()) as log, closing(reached.open()) as again:
@@ -127,7 +127,7 @@ def test_it_keeps_its_name_for_as_long_as_offsets_mean_the_same(reached: Reached
         assert log.uid == again.uid
 
 
-def test_a_wait_ends_when_there_is_something(reached: Reached) -> None:
+def test_a_wait_ends_when_there_is_an_event(reached: Reached) -> None:
     reached.work.push("a")
     reached.work.drained()
     with closing(reached.open()) as log:
@@ -153,12 +153,12 @@ def test_a_stream_is_read_like_the_journal(reached: Reached) -> None:
         ]
 
 
-def test_a_stream_that_is_not_there_is_named(reached: Reached) -> None:
+def test_a_missing_stream_is_named(reached: Reached) -> None:
     with pytest.raises((UnknownStream, CannotOpen), match="none"), closing(reached.open("none")) as log:
         _ = log.next_offset
 
 
-def test_a_server_wants_the_admin_token(tmp_path: Path) -> None:
+def test_a_server_requires_the_admin_token(tmp_path: Path) -> None:
     with running(tmp_path, auth_token=TOKEN) as server:
         url = f"http://127.0.0.1:{server.port}"
         with closing(location_of(url, token="another").open()) as log, pytest.raises(Unauthorized):
@@ -197,7 +197,7 @@ class Redirecting(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_token_is_not_sent_where_a_server_redirects_to(method: str) -> None:
+def test_a_token_is_not_sent_to_a_redirect_target(method: str) -> None:
     class Other(Redirecting):
         tokens: ClassVar[list[str | None]] = []
 
@@ -219,7 +219,7 @@ def test_a_token_is_not_sent_where_a_server_redirects_to(method: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["mysql://me:secret@db/queues", "s3a://bucket/data", "http:/host"])
-def test_a_place_that_is_none_is_refused_with_those_there_are(where: str) -> None:
+def test_an_unsupported_url_is_refused_with_the_supported_ones(where: str) -> None:
     for options in (lambda: read_options({"url": where}).open(), lambda: write_options({"url": where, "queue": "q"})):
         with pytest.raises(InvalidInput, match="unsupported URL") as error:
             options()
@@ -227,13 +227,13 @@ def test_a_place_that_is_none_is_refused_with_those_there_are(where: str) -> Non
         assert "secret" not in str(error.value)
 
 
-def test_a_servers_address_with_a_password_is_refused_and_not_shown() -> None:
+def test_a_server_url_with_a_password_is_refused_and_not_shown() -> None:
     with pytest.raises(InvalidInput, match="must not contain a user or password") as error:
         location_of("http://me:secret@127.0.0.1:8888").open()
     assert "secret" not in str(error.value)
 
 
-def test_a_folder_may_be_given_as_a_file_url() -> None:
+def test_a_folder_can_be_given_as_a_file_url() -> None:
     for where in ("/var/data", "file:/var/data", "file:///var/data"):
         assert read_options({"path": where}).location == "/var/data"
 
@@ -283,9 +283,7 @@ def test_ranges_are_cut_evenly_by_bytes_and_steps_are_bounded(tmp_path: Path) ->
     work.close_all()
 
 
-def test_a_server_that_has_just_started_is_waited_for_until_its_journal_has_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_waits_until_a_new_servers_journal_has_a_uid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(tmp_path) as server, server.client() as client:
         client.queue("q")
         with closing(location_of(f"http://127.0.0.1:{server.port}").open()) as log:

@@ -61,9 +61,7 @@ def crash(cluster: Cluster, pid: int) -> None:
 
 
 @pytest.mark.parametrize("journal", [False, True], ids=["at once", "with a journal"])
-def test_acknowledged_commands_survive_a_crash_even_if_the_role_has_synchronous_commit_off(
-    careless: Cluster, journal: bool
-) -> None:
+def test_acknowledged_commands_survive_a_crash_with_synchronous_commit_off(careless: Cluster, journal: bool) -> None:
     schema = f"crash_{journal}".lower()
     with closing(PostgresStore(url_of(careless), schema=schema, journal=journal)) as store:
         store.apply([push_command("first")])
@@ -82,7 +80,7 @@ def test_acknowledged_commands_survive_a_crash_even_if_the_role_has_synchronous_
     assert found == [text for number in range(COUNT) for text in (f"{number}", f"keyed {number}")]
 
 
-def test_an_append_survives_a_crash_though_the_role_does_not_wait_for_the_disk(careless: Cluster) -> None:
+def test_an_append_survives_a_crash_with_synchronous_commit_off(careless: Cluster) -> None:
     with closing(PostgresStreams(url_of(careless), schema="streams")) as streams:
         streams.create("s")
         streams.append("s", [b"before"])
@@ -95,7 +93,7 @@ def test_an_append_survives_a_crash_though_the_role_does_not_wait_for_the_disk(c
         assert streams.next_offset("s") == COUNT + 1
 
 
-def test_a_push_in_a_transaction_of_the_users_survives_a_crash_once_that_commits(careless: Cluster) -> None:
+def test_a_push_in_the_callers_transaction_survives_a_crash_after_its_commit(careless: Cluster) -> None:
     with closing(PostgresStore(url_of(careless), schema="own", journal=False)) as store:
         store.apply([push_command("before")])
         writer = wal_writer(careless)

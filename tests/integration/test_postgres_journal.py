@@ -60,7 +60,7 @@ def test_servers_share_their_events(store: str, tmp_path: Path) -> None:
         assert here.get("/streams/%21journal").status in (404, 422)
 
 
-def test_it_can_be_shown_with_no_server(store: str, tmp_path: Path) -> None:
+def test_the_journal_can_be_read_without_a_server(store: str, tmp_path: Path) -> None:
     with running(tmp_path, store=store) as server, server.client() as client:
         live(client, client.queue("emails"))
     commands = Queues(("--store", store), "postgres")
@@ -70,7 +70,7 @@ def test_it_can_be_shown_with_no_server(store: str, tmp_path: Path) -> None:
     assert commands.json("journal", "show")["next"] >= 6
 
 
-def test_a_reader_has_a_position_that_is_kept(store: str, tmp_path: Path) -> None:
+def test_a_consumer_has_a_durable_position(store: str, tmp_path: Path) -> None:
     with running(tmp_path, store=store) as server, server.client() as client:
         live(client, client.queue("q"))
         happened(client, "q", wait_for="acked")
@@ -91,7 +91,7 @@ def work(store: PostgresStore, number: int) -> None:
             store.apply([verb(queue=message.queue, items=[SettleItem(message.id, message.token, delay_ms=0)])])
 
 
-def test_causes_come_before_effects_however_many_commit_at_once(store: str, schema: str) -> None:
+def test_causes_precede_effects_under_concurrent_commits(store: str, schema: str) -> None:
     stores = [PostgresStore(store, journal=True) for _ in range(3)]
     done = threading.Event()
 
@@ -152,7 +152,7 @@ def test_a_transaction_open_during_several_scans_is_recorded_when_it_commits(sto
         assert [event.body for event in journal.read().events if event.kind == "pushed"] == [b"x", b"late"]
 
 
-def test_a_program_without_a_server_drains_as_it_goes(store: str) -> None:
+def test_a_program_without_a_server_drains_its_journal(store: str) -> None:
     with closing(PostgresStore(store, journal=True)) as one:
         for _ in range(2_100):
             one.apply([Push(queue="q", messages=[PushItem(payload=b"x")], create=QueueOptions())])
@@ -160,7 +160,7 @@ def test_a_program_without_a_server_drains_as_it_goes(store: str) -> None:
         assert PostgresJournal(streams.database).next_offset() > 2_000
 
 
-def test_a_backlog_of_many_steps_is_moved_whole(store: str, schema: str) -> None:
+def test_a_backlog_of_many_steps_is_drained_completely(store: str, schema: str) -> None:
     with closing(PostgresStore(store, journal=True)) as one, closing(PostgresStreams(store)) as streams:
         for _ in range(30):
             one.apply([Push(queue="q", messages=[PushItem(payload=b"x" * 500_000)], create=QueueOptions())])

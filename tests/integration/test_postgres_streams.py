@@ -83,7 +83,7 @@ def test_a_reader_never_sees_a_gap(store: str) -> None:
         streams.close()
 
 
-def test_an_append_whose_connection_is_cut_is_done_once(store: str, schema: str) -> None:
+def test_an_append_with_a_cut_connection_is_done_once(store: str, schema: str) -> None:
     streams = PostgresStreams(store)
     streams.create("s")
     stop = threading.Event()
@@ -145,7 +145,7 @@ def damage(schema: str, change: str) -> None:
         connection.execute(change.replace("penstock.", f"{schema}.").encode())
 
 
-def test_a_damaged_record_is_never_served_and_can_be_given_up(store: str, schema: str) -> None:
+def test_a_damaged_record_is_never_served_and_can_be_skipped(store: str, schema: str) -> None:
     with closing(PostgresStreams(store)) as streams:
         streams.create("s")
         for number in range(3):
@@ -165,7 +165,7 @@ def test_a_damaged_record_is_never_served_and_can_be_given_up(store: str, schema
         assert sum(batch.num_rows for batch in streams.read_arrow("s")) == 11
 
 
-def test_a_batch_that_is_gone_is_named_and_can_be_given_up(store: str, schema: str) -> None:
+def test_a_missing_batch_is_named_and_can_be_skipped(store: str, schema: str) -> None:
     with closing(PostgresStreams(store)) as streams:
         streams.create("s")
         for number in range(3):

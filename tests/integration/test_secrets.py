@@ -48,7 +48,7 @@ def test_a_server_shows_no_secret(tmp_path: Path) -> None:
             assert secret not in text, text[:500]
 
 
-def test_a_database_that_cannot_be_reached_keeps_its_password(tmp_path: Path) -> None:
+def test_an_unreachable_database_does_not_leak_its_password(tmp_path: Path) -> None:
     done = command("queue", "list", "--url", f"http://someone:{PASSWORD}@127.0.0.1:1")
     assert done.code != 0
     assert PASSWORD not in done.out + done.err
@@ -62,7 +62,7 @@ def test_a_database_that_cannot_be_reached_keeps_its_password(tmp_path: Path) ->
 
 @pytest.mark.parametrize("before", ["%zz", "/", "?", "[", "8/", "@/", "/@"])
 @pytest.mark.parametrize("scheme", ["postgresql", "http", "mysql"])
-def test_a_password_that_was_not_escaped_is_not_shown_either(scheme: str, before: str) -> None:
+def test_an_unescaped_password_is_not_shown_either(scheme: str, before: str) -> None:
     url = f"{scheme}://someone:{before}{PASSWORD}@127.0.0.1:1/nowhere"
     with pytest.raises(penstock.InvalidInput) as raised:
         penstock.connect(url)
@@ -86,7 +86,7 @@ def modes(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("_lax_umask")
-def test_files_of_a_program_are_its_own(tmp_path: Path) -> None:
+def test_files_of_a_program_are_private(tmp_path: Path) -> None:
     with contextlib.closing(penstock.LiteQueue(tmp_path / "tasks.db", journal=True)) as queue:
         queue.put(b"x")
         queue.pop()
@@ -96,7 +96,7 @@ def test_files_of_a_program_are_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_lax_umask")
-def test_files_of_a_server_and_its_backup_are_its_own(tmp_path: Path) -> None:
+def test_files_of_a_server_and_its_backup_are_private(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with process(tmp_path, "--data", str(data)) as server:
         with server.client() as client:

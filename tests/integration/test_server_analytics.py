@@ -56,17 +56,17 @@ def test_a_namespace_is_the_sum_of_its_queues(client: Client, busy: str) -> None
     assert look(client, f"ns/{busy}?limit=1")["totals"] == expected
 
 
-def test_a_task_is_one_of_its_namespace(client: Client, busy: str) -> None:
+def test_a_task_is_a_part_of_its_namespace(client: Client, busy: str) -> None:
     found = look(client, f"ns/{busy}/task/u")
     assert (found["namespace"], found["task"]) == (busy, "u")
     assert found["totals"] == found["queues"][0]["stats"] == NOTHING | {"pending": 1, "total": 1}
 
 
-def test_a_namespace_that_nobody_used_is_empty(client: Client, name: str) -> None:
+def test_an_unused_namespace_is_empty(client: Client, name: str) -> None:
     assert look(client, f"ns/{name}") == {"namespace": name, "totals": NOTHING, "queues": []}
 
 
-def test_queues_and_depths_come_in_pages(client: Client, busy: str) -> None:
+def test_queues_and_depths_are_listed_in_pages(client: Client, busy: str) -> None:
     names: list[str] = []
     after = ""
     while True:
@@ -102,7 +102,7 @@ def test_roll_ups_over_a_window_agree_with_totals(client: Client, busy: str) -> 
 
 
 @pytest.mark.parametrize("path", ["queues", "ns/any", "ns/any/task/t", "queue-depths", "throughput", "latency"])
-def test_a_response_about_unknown_times_says_so(client: Client, path: str) -> None:
+def test_a_response_marks_unknown_times(client: Client, path: str) -> None:
     source = look(client, f"{path}?from=2020-01-01T00:00:00Z&to=2020-01-01T00:05:00Z")["source"]
     assert "there is no lake of this journal" in source["note"]
     assert "source" not in look(client, f"{path}?interval=minute")
@@ -114,7 +114,7 @@ def test_depths_over_a_window_are_those_at_the_end_of_each_step(client: Client, 
     assert [(point["depth"], point["processing"]) for point in found["series"]] == [(2, 1)]
 
 
-def test_throughput_is_what_was_completed_newest_first(client: Client, busy: str) -> None:
+def test_throughput_counts_completed_messages_newest_first(client: Client, busy: str) -> None:
     points = look(client, "throughput")["throughput"]
     assert len(points) == 60
     assert points[0]["timestamp"] > points[1]["timestamp"]
@@ -150,14 +150,14 @@ def test_latency_is_reported_by_queue_after_the_sweep(client: Client, busy: str)
         ("limit=0", "limit"),
     ],
 )
-def test_a_window_that_makes_no_sense_is_refused(client: Client, query: str, field: str) -> None:
+def test_an_invalid_window_is_refused(client: Client, query: str, field: str) -> None:
     answer = client.get(f"{API}/analytics/queues?{query}")
     assert (answer.status, answer.json["field"]) == (422, field)
 
 
 @pytest.mark.parametrize("path", ["queues", "queue-depths", "throughput", "latency"])
 @pytest.mark.parametrize("query", ["to=0001-01-01T00:10:00Z", "to=9999-12-31T23:59:59.999Z"])
-def test_a_window_may_lie_at_the_end_of_time(client: Client, path: str, query: str) -> None:
+def test_a_window_can_end_at_the_largest_time(client: Client, path: str, query: str) -> None:
     assert client.get(f"{API}/analytics/{path}?{query}&interval=1m").status == 200
 
 

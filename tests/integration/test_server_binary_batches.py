@@ -242,7 +242,7 @@ def test_bad_acks_settle_nothing(client: Client, queue: str) -> None:
     assert [each["result"] for each in results] == ["ok", "unknown"]
 
 
-def test_other_calls_and_types_are_refused(client: Client, queue: str) -> None:
+def test_other_endpoints_and_content_types_are_refused(client: Client, queue: str) -> None:
     for path in ("nack", "release", "extend", "transact"):
         assert client.post(f"{queue}/{path}", pack([[]]), content_type=BINARY).status == 415
     assert client.post(f"{queue}/messages", pack([[[b"a"]]]), content_type="application/msgpack").status == 415
@@ -348,7 +348,7 @@ def test_the_sdk_speaks_json_with_an_older_server(
     assert set(seen.of("messages")) == set(seen.of("ack")) == {"application/json"}
 
 
-def test_a_downgraded_server_loses_and_doubles_nothing(
+def test_a_downgraded_server_neither_loses_nor_duplicates_messages(
     sdk: Sdk, between: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -375,7 +375,7 @@ def test_a_downgraded_server_loses_and_doubles_nothing(
     asyncio.run(main())
 
 
-def test_an_ack_that_is_repeated_in_json_keeps_the_result_of_the_first(sdk: Sdk, between: Proxy, name: str) -> None:
+def test_an_ack_repeated_in_json_keeps_its_first_result(sdk: Sdk, between: Proxy, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(between.url) as client:
             queue = await client.create_queue(name)
@@ -390,7 +390,7 @@ def test_an_ack_that_is_repeated_in_json_keeps_the_result_of_the_first(sdk: Sdk,
     asyncio.run(main())
 
 
-def test_a_content_that_this_version_does_not_know_is_bytes() -> None:
+def test_unknown_content_is_returned_as_bytes() -> None:
     row = [1, 2, "q", b"\x01", "avro", 0, 1, 5, 6, "t", None, None, "a field of a newer server"]
     response = batches.HttpResponse(200, {b"content-type": BINARY.encode()}, pack([[row], None, "another"]))
     [message] = batches.polled("q").decode(response)

@@ -21,7 +21,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield server
 
 
-def test_a_queue_is_not_dropped_by_the_name_of_its_dead_letters(client: Client, name: str) -> None:
+def test_a_queue_cannot_be_dropped_by_its_dead_letter_name(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     assert client.delete(f"{queue}.dlq").status == 422
     bury(client, queue)
@@ -31,7 +31,7 @@ def test_a_queue_is_not_dropped_by_the_name_of_its_dead_letters(client: Client, 
     assert (shown["ready"], shown["dead"]) == (1, 1)
 
 
-def test_nor_is_it_paused_taken_from_or_given_keys_by_that_name(client: Client, name: str) -> None:
+def test_a_queue_cannot_be_paused_taken_from_or_given_keys_by_its_dead_letter_name(client: Client, name: str) -> None:
     queue = client.queue(name)
     client.post(f"{queue}/messages", {"payload": "alive"})
     assert client.post(f"{queue}.dlq/pause").status == 404
@@ -51,7 +51,7 @@ def test_a_message_taken_by_a_waiting_take_is_never_redelivered(server: Running,
     assert (shown["ready"], shown["leased"], shown["dead"]) == (0, 0, 0)
 
 
-def test_an_export_of_json_with_line_breaks_comes_back(client: Client, name: str) -> None:
+def test_json_with_line_breaks_survives_export_and_import(client: Client, name: str) -> None:
     queue, other = client.queue(name), client.queue(f"{name}-2")
     client.ask("POST", f"{queue}/messages", b'{"payload": {\r\n  "a": "b\\n"\n}}')
     exported = client.get(f"{queue}/export").body
@@ -84,7 +84,7 @@ def test_another_api_cannot_claim_a_transaction_id(client: Client, name: str) ->
     assert [client.get(f"/queues/{name}%2Ft%2F{queue}").json["leased"] for queue in ("v", "w")] == [0, 2]
 
 
-def test_a_new_queue_has_no_latencies_of_a_dropped_one(client: Client, name: str) -> None:
+def test_a_recreated_queue_has_no_latencies_of_the_dropped_one(client: Client, name: str) -> None:
     queue = client.queue(name)
     client.post(f"{queue}/messages", {"payload": 1})
     [message] = client.post(f"{queue}/poll").json["messages"]

@@ -136,7 +136,7 @@ def test_events_of_other_apis_are_published_too(server: Running, client: Client,
     assert pushed["data"]["transactionId"] == pushed["data"]["id"]
 
 
-def test_a_returning_subscriber_resumes_where_it_was(server: Running, client: Client, name: str) -> None:
+def test_a_returning_subscriber_resumes_at_its_position(server: Running, client: Client, name: str) -> None:
     with watching(server) as watcher:
         push(client, name, 1)
         _, first = told(watcher, 2, name)
@@ -166,7 +166,7 @@ def test_the_depth_of_an_active_queue_is_reported(serve: Fresh, name: str) -> No
     assert "offset" not in message
 
 
-def test_a_position_that_is_not_there_is_refused(server: Running) -> None:
+def test_an_invalid_position_is_refused(server: Running) -> None:
     with pytest.raises(InvalidStatus) as refused, watching(server, f"?since={2**40}"):
         pass
     assert 400 <= refused.value.response.status_code < 500
@@ -205,7 +205,7 @@ def offered(token: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("token", ["a-token", "tök en/+?"])
-def test_a_browser_brings_the_token_as_a_subprotocol(serve: Fresh, token: str) -> None:
+def test_a_browser_sends_the_token_as_a_subprotocol(serve: Fresh, token: str) -> None:
     server = serve(auth_token=token)
     with watching(server, subprotocols=offered(token)) as watcher:
         assert watcher.subprotocol == "penstock"
@@ -223,7 +223,7 @@ def test_an_offered_token_is_never_echoed(serve: Fresh) -> None:
         assert "bearer" not in str(watcher.response)
 
 
-def test_no_other_web_page_may_watch_a_server_without_a_token(server: Running) -> None:
+def test_a_foreign_web_page_cannot_watch_a_server_without_a_token(server: Running) -> None:
     with pytest.raises(InvalidStatus) as refused, watching(server, origin="https://evil.example"):
         pass
     assert refused.value.response.status_code == 403
@@ -241,7 +241,7 @@ def test_the_number_of_watchers_is_limited_and_departed_ones_do_not_count(serve:
     eventually(lambda: has_room(server))
 
 
-def test_a_heartbeat_keeps_one_that_answers(serve: Fresh, name: str) -> None:
+def test_a_client_that_answers_heartbeats_stays_connected(serve: Fresh, name: str) -> None:
     server = at_rest(serve(ws_heartbeat_ms=100))
     with watching(server) as watcher, server.client() as client:
         watcher.ping().wait(PATIENCE)
@@ -251,7 +251,7 @@ def test_a_heartbeat_keeps_one_that_answers(serve: Fresh, name: str) -> None:
         assert [event["event"] for event in told(watcher, 2, name)] == ["queue.created", "message.pushed"]
 
 
-def test_one_that_does_not_answer_a_heartbeat_is_dropped(serve: Fresh) -> None:
+def test_a_client_that_does_not_answer_a_heartbeat_is_dropped(serve: Fresh) -> None:
     with silent(at_rest(serve(ws_heartbeat_ms=100))) as sock:
         assert sock.recv(2) == PING
         assert until_closed(sock).replace(PING, b"") == b""
@@ -285,7 +285,7 @@ def test_pings_to_a_client_that_does_not_read_do_not_accumulate(serve: Fresh) ->
         assert b"\x8a\x04last\x88" in until_closed(sock)
 
 
-def test_a_long_error_of_many_messages_fills_no_memory(
+def test_a_long_error_of_many_messages_uses_bounded_memory(
     serve: Fresh, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_events, "PAGES_BYTES_KEPT", 8 << 20)
@@ -307,7 +307,7 @@ def test_a_long_error_of_many_messages_fills_no_memory(
     assert sum(sizes) <= 8 << 20
 
 
-def test_a_server_that_stops_says_goodbye(serve: Fresh) -> None:
+def test_a_server_that_stops_closes_connections_with_a_reason(serve: Fresh) -> None:
     server = serve()
     with watching(server) as watcher:
         server.loop.call_soon_threadsafe(server.app.stop_waiting)

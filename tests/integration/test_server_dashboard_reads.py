@@ -96,7 +96,7 @@ def test_the_canary_is_not_traffic(client: Client) -> None:
     assert completed() == before
 
 
-def test_given_queues_are_shown_as_lines_by_name(client: Client) -> None:
+def test_sparklines_are_returned_for_the_named_queues(client: Client) -> None:
     push(client, client.queue("line"), 1, 2)
     client.queue("line.longer")
     found = client.get("/api/v1/analytics/sparks?queues=line,nowhere&minutes=10&step_minutes=5").json["sparks"]
@@ -137,7 +137,7 @@ def test_dead_letters_are_grouped_and_filtered_by_error(client: Client) -> None:
     assert client.get(f"{queue}/dlq/errors?contains=user").json["matched"] == 1
 
 
-def test_all_dead_letters_are_counted_grouped_and_redriven_however_many_there_are(client: Client) -> None:
+def test_every_dead_letter_is_counted_grouped_and_redriven(client: Client) -> None:
     """Older dead letters still count when more than 5,000 newer ones precede them."""
     queue = client.queue("many", max_attempts=1, dedupe_ms=0)
     client.post(f"{queue}/messages", {"messages": [{"payload": n} for n in range(6_000)]})
@@ -187,7 +187,7 @@ def test_dead_letters_newer_than_the_listing_are_not_redriven(client: Client) ->
         ('no "x" here', 'no "y" here'),
     ],
 )
-def test_errors_that_differ_in_values_are_alike(one: str, another: str) -> None:
+def test_errors_that_differ_only_in_values_share_a_group(one: str, another: str) -> None:
     assert error_group(one) == error_group(another)
 
 
@@ -209,7 +209,7 @@ def test_digests_have_events_and_queue_depths(server: Running, client: Client) -
         assert sum(point[at] for point in history["points"]) >= 250
 
 
-def test_a_history_reports_since_when_it_is_complete(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_reports_when_it_starts(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def history() -> dict[str, Any]:
         with connect(f"ws://127.0.0.1:{server.port}/ws/dashboard?digest=true") as socket:
             found: dict[str, Any] = json.loads(socket.recv(PATIENCE))["data"]

@@ -132,12 +132,12 @@ def test_a_push_wakes_as_many_as_it_has_messages(server: Running, client: Client
     assert sorted(got) == sorted(ids)
 
 
-def test_a_message_that_falls_due_wakes_one(server: Running, client: Client, queue: str) -> None:
+def test_a_message_that_becomes_due_wakes_one_poll(server: Running, client: Client, queue: str) -> None:
     push(client, queue, 1, delay_ms=1_500)
     assert len(asyncio.run(wake_by(server, queue, lambda: None))) == 1
 
 
-def test_a_message_pushed_with_a_delay_while_they_wait_wakes_one(server: Running, client: Client, queue: str) -> None:
+def test_a_delayed_push_wakes_one_poll_when_it_is_due(server: Running, client: Client, queue: str) -> None:
     assert len(asyncio.run(wake_by(server, queue, lambda: push(client, queue, 1, delay_ms=500)))) == 1
 
 
@@ -147,32 +147,32 @@ def test_an_expired_lease_wakes_one_poll(server: Running, client: Client, queue:
     assert len(asyncio.run(wake_by(server, queue, lambda: None))) == 1
 
 
-def test_a_lease_that_is_made_shorter_wakes_in_time(server: Running, client: Client, queue: str) -> None:
+def test_a_shortened_lease_wakes_a_poll_in_time(server: Running, client: Client, queue: str) -> None:
     [message_id] = push(client, queue, 1)
     client.post(f"{queue}/poll?wait_ms=0&visibility_ms=600000")
     shorten = {"id": message_id, "ms": 300}
     assert asyncio.run(wake_by(server, queue, lambda: client.post(f"{queue}/extend", shorten))) == [message_id]
 
 
-def test_a_nack_wakes_one(server: Running, client: Client, queue: str) -> None:
+def test_a_nack_wakes_one_poll(server: Running, client: Client, queue: str) -> None:
     [message_id] = push(client, queue, 1)
     client.post(f"{queue}/poll?wait_ms=0")
     nack = {"id": message_id, "delay_ms": 0}
     assert asyncio.run(wake_by(server, queue, lambda: client.post(f"{queue}/nack", nack))) == [message_id]
 
 
-def test_a_window_that_opens_wakes_one(server: Running, client: Client, name: str) -> None:
+def test_an_opening_window_wakes_one_poll(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, window_ms=800)
     assert len(asyncio.run(wake_by(server, queue, lambda: push(client, queue, 2)))) == 2
 
 
-def test_a_resume_wakes(server: Running, client: Client, queue: str) -> None:
+def test_a_resume_wakes_polls(server: Running, client: Client, queue: str) -> None:
     client.post(f"{queue}/pause")
     push(client, queue, 3)
     assert len(asyncio.run(wake_by(server, queue, lambda: client.post(f"{queue}/resume")))) == 3
 
 
-def test_an_ack_opens_a_place_where_they_are_limited(server: Running, client: Client, name: str) -> None:
+def test_an_ack_frees_a_slot_in_flight(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_in_flight=1)
     first, second = push(client, queue, 2)
     client.post(f"{queue}/poll?wait_ms=0")
@@ -180,7 +180,7 @@ def test_an_ack_opens_a_place_where_they_are_limited(server: Running, client: Cl
     assert asyncio.run(wake_by(server, queue, lambda: client.post(f"{queue}/ack", ack))) == [second]
 
 
-def test_an_ack_in_a_transaction_opens_a_place_too(server: Running, client: Client, name: str) -> None:
+def test_an_ack_in_a_transaction_frees_a_slot_in_flight(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_in_flight=1)
     first, second = push(client, queue, 2)
     client.post(f"{queue}/poll?wait_ms=0")
@@ -195,7 +195,7 @@ def test_removing_a_leased_message_frees_its_slot_in_flight(server: Running, cli
     assert asyncio.run(wake_by(server, queue, lambda: client.delete(f"{queue}/messages/{first}"))) == [second]
 
 
-def test_a_redrive_wakes(server: Running, client: Client, name: str) -> None:
+def test_a_redrive_wakes_polls(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     [message_id] = push(client, queue, 1)
     client.post(f"{queue}/poll?wait_ms=0")
@@ -204,7 +204,7 @@ def test_a_redrive_wakes(server: Running, client: Client, name: str) -> None:
     assert asyncio.run(wake_by(server, queue, lambda: client.post(f"{queue}/dlq/requeue"))) == [message_id]
 
 
-def test_a_dead_letter_wakes_its_pollers(server: Running, client: Client, name: str) -> None:
+def test_a_dead_letter_wakes_polls_of_the_dead_letters(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     [message_id] = push(client, queue, 1)
     client.post(f"{queue}/poll?wait_ms=0")
@@ -213,7 +213,7 @@ def test_a_dead_letter_wakes_its_pollers(server: Running, client: Client, name: 
     assert got == [message_id]
 
 
-def test_a_write_of_another_process_wakes(server: Running, client: Client, name: str) -> None:
+def test_a_write_by_another_process_wakes_polls(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name)
     with LiteQueue(server.path) as lite:
         got = asyncio.run(wake_by(server, queue, lambda: lite.put_many([b"1", b"2", b"3"], name)))
@@ -239,7 +239,7 @@ def test_an_unrelated_write_of_this_server_wakes_no_poll(
     asyncio.run(scenario())
 
 
-def test_a_leaving_poll_passes_its_wake_up_on(server: Running, client: Client, queue: str) -> None:
+def test_a_disconnected_poll_passes_its_wake_up_on(server: Running, client: Client, queue: str) -> None:
     """Half of the polls disconnect while messages arrive. The other half gets all of them."""
 
     async def scenario() -> None:

@@ -20,7 +20,7 @@ from tests.postgres import Cluster
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_a_push_at_one_server_wakes_a_poll_at_another(store: str, tmp_path: Path) -> None:
+def test_a_push_at_one_server_wakes_a_poll_at_another_server(store: str, tmp_path: Path) -> None:
     with running(tmp_path, store=store) as one, running(tmp_path, store=store) as two:
         here = penstock.connect(f"http://127.0.0.1:{one.port}")
         queue = here.create_queue("q")

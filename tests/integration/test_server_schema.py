@@ -18,7 +18,7 @@ EXAMPLES = os.environ.get("SCHEMATHESIS_EXAMPLES")
 
 @pytest.mark.timeout(3_600 if EXAMPLES else 200)
 @pytest.mark.parametrize("token", [None, "a-token"])
-def test_every_answer_is_as_described(serve: Fresh, token: str | None, tmp_path: Path) -> None:
+def test_every_response_matches_the_openapi_document(serve: Fresh, token: str | None, tmp_path: Path) -> None:
     server = serve(auth_token=token, wait_ms_max=50, wait_ms_default=50, payload_bytes=100_000)
     phases = "coverage,fuzzing,stateful" if EXAMPLES else "coverage" if token is None else "fuzzing"
     flags = ["--max-examples", EXAMPLES or "3", "--phases", phases]

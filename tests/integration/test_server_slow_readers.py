@@ -66,7 +66,7 @@ def test_the_memory_of_unread_responses_is_bounded_and_released(served: Process,
         wait_until(lambda: grown() < KEPT_MB)
 
 
-def test_an_import_with_a_length_is_read_in_bounded_memory(served: Process) -> None:
+def test_a_large_import_is_read_in_bounded_memory(served: Process) -> None:
     line = b'{"state":"archived","payload":"%s"}\n' % (b"x" * 100_000)
     lines = 3_000
     memory = psutil.Process(served.process.pid)

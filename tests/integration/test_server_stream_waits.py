@@ -65,7 +65,7 @@ def test_an_append_wakes_every_read_that_waits_for_it(server: Running, client: C
     assert waiting(server) == 0
 
 
-def test_only_the_streams_own_appends_wake(server: Running, client: Client, stream: str) -> None:
+def test_only_appends_to_the_same_stream_wake_a_read(server: Running, client: Client, stream: str) -> None:
     other = create(client, stream.rpartition("/")[2] + "-other")
     append(client, stream, "first")
     read = Waiting(server, f"{stream}/records?from=1&wait_ms=60000")
@@ -74,14 +74,14 @@ def test_only_the_streams_own_appends_wake(server: Running, client: Client, stre
     assert [r["data"] for r in read.answer().json["records"]] == ["second"]
 
 
-def test_a_read_that_finds_nothing_in_its_time_is_empty(client: Client, stream: str) -> None:
+def test_a_read_that_times_out_is_empty(client: Client, stream: str) -> None:
     assert client.get(f"{stream}/records?wait_ms=1").json == {"records": [], "next": 0}
     assert client.get(f"{stream}/next?consumer=c&wait_ms=1").json == {"records": [], "next": 0}
     assert rows(client.get(f"{stream}/records?wait_ms=1", accept=ARROW)) == []
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_a_read_whose_client_goes_is_ended(server: Running, stream: str, how: str) -> None:
+def test_a_waiting_read_of_a_disconnected_client_ends(server: Running, stream: str, how: str) -> None:
     link = server.connect()
     link.sendall(f"GET {stream}/records?wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     wait_until(lambda: waiting(server) == 1)
@@ -89,7 +89,7 @@ def test_a_read_whose_client_goes_is_ended(server: Running, stream: str, how: st
     wait_until(lambda: waiting(server) == 0)
 
 
-def test_appends_of_another_process_wake_too(serve: Fresh) -> None:
+def test_appends_by_another_process_wake_a_read(serve: Fresh) -> None:
     server = serve()
     with server.client() as client:
         path = create(client, "s")
@@ -116,7 +116,7 @@ def test_appends_of_another_process_wake_too(serve: Fresh) -> None:
         assert [r["data"] for r in read.answer().json["records"]] == ["ours"]
 
 
-def test_while_a_server_writes_others_may_read(serve: Fresh) -> None:
+def test_other_processes_can_read_while_a_server_writes(serve: Fresh) -> None:
     server = serve()
     with server.client() as client:
         path = create(client, "s")
@@ -127,14 +127,14 @@ def test_while_a_server_writes_others_may_read(serve: Fresh) -> None:
         streams.close()
 
 
-def test_a_stream_that_is_dropped_ends_its_reads(server: Running, client: Client, stream: str) -> None:
+def test_dropping_a_stream_ends_its_reads(server: Running, client: Client, stream: str) -> None:
     append(client, stream, "x")
     read = Waiting(server, f"{stream}/records?from=1&wait_ms=60000")
     client.delete(stream)
     assert read.answer().status == 404
 
 
-def test_a_server_that_stops_ends_its_reads_empty(tmp_path: Any) -> None:
+def test_stopping_a_server_ends_waiting_reads_empty(tmp_path: Any) -> None:
     with process(tmp_path, "--data", "data") as server:
         with server.client() as client:
             path = create(client, "s")
@@ -168,7 +168,7 @@ def test_too_many_waiting_reads_are_refused_with_retry_after(serve: Fresh) -> No
         assert read.answer().status == 200
 
 
-def test_appends_at_the_same_time_share_a_sync(server: Running, client: Client, stream: str, name: str) -> None:
+def test_concurrent_appends_share_an_fsync(server: Running, client: Client, stream: str, name: str) -> None:
     append(client, stream, "opens it")
     desk: Any = server.app.streams
     active = desk.streams._used[name].log.active

@@ -58,7 +58,7 @@ def wait_for(client: Client, condition: Callable[[dict[str, float]], bool]) -> d
     return found
 
 
-def test_the_metrics_are_there_and_right(serve: Fresh) -> None:
+def test_metrics_are_complete_and_correct(serve: Fresh) -> None:
     with serve(sweep_ms=50).client() as client:
         queue = client.queue("q", max_attempts=2, backoff_ms=0)
         client.post(f"{queue}/messages", {"messages": [{"payload": n} for n in range(5)]})
@@ -201,7 +201,7 @@ def test_a_server_that_shares_its_file_with_busy_writers_is_ready(
     assert {(answer.status, answer.json["checks"]["writes"]) for answer in answers} == {(200, "ok")}
 
 
-def test_a_journal_that_stands_still_is_shown_and_the_server_stays_ready(
+def test_a_stalled_journal_is_reported_and_the_server_stays_ready(
     serve: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
@@ -297,7 +297,7 @@ def named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
     return [span for span in exporter.get_finished_spans() if span.name == name]
 
 
-def test_the_consumer_s_span_is_linked_to_the_producer_s_trace(tmp_path: Path) -> None:
+def test_a_consumer_span_is_linked_to_the_producers_trace(tmp_path: Path) -> None:
     async def scenario(app: App) -> None:
         await app.broker.push("q", [PushItem(payload=b"1", headers={"traceparent": PARENT})], create=QueueOptions())
         await app.broker.push("q", [PushItem(payload=b"2", headers={"traceparent": "nonsense"})])
@@ -318,7 +318,7 @@ def test_the_consumer_s_span_is_linked_to_the_producer_s_trace(tmp_path: Path) -
     assert all(span.attributes and span.attributes["penstock.commands"] for span in commits)
 
 
-def test_the_producer_s_span_is_the_child_of_its_caller(tmp_path: Path) -> None:
+def test_a_producer_span_is_a_child_of_its_caller(tmp_path: Path) -> None:
     async def scenario(app: App) -> None:
         await app.broker.configure("q", create=QueueOptions())
         await ask(app, "POST", "/queues/q/messages", b'{"payload": 1}', headers=[(b"traceparent", PARENT.encode())])
@@ -333,7 +333,7 @@ def test_the_producer_s_span_is_the_child_of_its_caller(tmp_path: Path) -> None:
     assert f"{push.parent.span_id:016x}" == PARENT.split("-")[2]
 
 
-def test_a_collector_that_does_not_answer_does_not_keep_a_server_from_stopping(tmp_path: Path) -> None:
+def test_an_unresponsive_collector_does_not_delay_shutdown_forever(tmp_path: Path) -> None:
     """The batching is the SDK's own. Its exporter, which is not installed for the tests, hangs like one without a
     response."""
     module = tmp_path / "opentelemetry/exporter/otlp/proto/http/trace_exporter.py"
@@ -354,7 +354,7 @@ def test_a_collector_that_does_not_answer_does_not_keep_a_server_from_stopping(t
         assert "exporting" in server.text()
 
 
-def test_a_server_that_does_not_trace_loads_nothing_of_it() -> None:
+def test_a_server_without_tracing_does_not_import_opentelemetry() -> None:
     script = """
         import json, sys
         import penstock.server.serve

@@ -68,7 +68,7 @@ def test_a_lease_that_expires_into_a_dead_letter_wakes_a_poll(server: Running, c
     assert len(waiting.woken().json["messages"]) == 1
 
 
-def test_a_settled_dead_letter_opens_a_place_in_its_queue(server: Running, client: Client, name: str) -> None:
+def test_settling_a_dead_letter_frees_a_slot_in_flight(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1, max_in_flight=1)
     bury(client, queue)
     [dead] = client.post(f"{queue}.dlq/poll").json["messages"]
@@ -78,7 +78,7 @@ def test_a_settled_dead_letter_opens_a_place_in_its_queue(server: Running, clien
     assert len(waiting.woken().json["messages"]) == 1
 
 
-def test_a_redrive_by_the_name_of_the_dead_letters_wakes(server: Running, client: Client, name: str) -> None:
+def test_a_redrive_by_the_dead_letter_name_wakes_polls(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     bury(client, queue)
     waiting = Waiting(server, "POST", f"{queue}/poll?wait_ms=60000")
@@ -93,7 +93,9 @@ def test_a_dropped_queue_ends_polls_of_its_dead_letters(server: Running, client:
     assert waiting.woken().status == 404
 
 
-def test_a_namespace_still_waits_when_a_poll_of_its_queue_has_left(server: Running, client: Client, name: str) -> None:
+def test_a_namespace_poll_still_waits_when_a_poll_of_its_queue_has_left(
+    server: Running, client: Client, name: str
+) -> None:
     client.post("/api/v1/configure", {"ns": name, "task": "t", "queue": "q"})
     path = f"/queues/{name}%2Ft%2Fq"
     everywhere = Waiting(server, "GET", f"/api/v1/pop/ns/{name}?wait=true&timeout=60000")

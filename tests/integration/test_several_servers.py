@@ -108,7 +108,7 @@ def test_a_drop_at_one_server_is_seen_by_another_at_once(pair: tuple[penstock.Cl
     assert [message.payload for message in here.queue("q").lease(9)] == ["new"]
 
 
-def test_options_changed_at_one_server_hold_at_another_at_once(pair: tuple[penstock.Client, penstock.Client]) -> None:
+def test_options_changed_at_one_server_apply_at_another_at_once(pair: tuple[penstock.Client, penstock.Client]) -> None:
     here, there = pair
     here.create_queue("q", max_in_flight=1)
     there.queue("q").push_many(["a", "b", "c"])
@@ -136,7 +136,7 @@ def test_a_resume_at_one_server_wakes_a_poll_at_another(store: str, tmp_path: Pa
 # Sweeping
 
 
-def test_leases_that_two_servers_sweep_at_once_come_back_once() -> None:
+def test_leases_swept_by_two_servers_are_redelivered_once() -> None:
     world = PostgresUnderTest()
     try:
         other = world.open_another()
@@ -165,7 +165,7 @@ def test_leases_that_two_servers_sweep_at_once_come_back_once() -> None:
 # Servers that stop
 
 
-def test_a_rolling_restart_is_not_an_error_for_a_client_that_retries(store: str, tmp_path: Path) -> None:
+def test_a_rolling_restart_causes_no_error_for_a_client_that_retries(store: str, tmp_path: Path) -> None:
     defaults: dict[str, Any] = {"data": str(tmp_path), "access_log": False, "canary_ms": 0, "store": store}
     servers = [Running(Settings(port=0, **defaults)) for _ in range(2)]
     urls = [url(server) for server in servers]
@@ -272,7 +272,7 @@ def test_a_silent_database_connection_does_not_block_forever(store: str, tmp_pat
         relay.close()
 
 
-def test_a_push_that_was_kept_though_its_answer_was_lost_is_one_message(store: str, tmp_path: Path) -> None:
+def test_a_push_with_a_lost_response_adds_one_message(store: str, tmp_path: Path) -> None:
     # On a connection's first push the SQL text is sent with the commit. Other commits of the server do not contain it.
     with Cutter(cluster().folder, cut_before=False, at=b".message (place") as cutter:
         schema = store.rpartition("=")[2]

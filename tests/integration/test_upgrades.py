@@ -35,7 +35,7 @@ def url(request: pytest.FixtureRequest, release: Path, tmp_path: Path) -> str:
     return f"{cluster().url}&schema={schema}"
 
 
-def test_a_store_of_a_released_version_is_opened_with_all_that_is_in_it(url: str) -> None:
+def test_a_store_of_a_released_version_is_opened_with_all_its_data(url: str) -> None:
     with penstock.connect(url) as client:
         assert [queue.name for queue in client.queues()] == ["emails", "shop/orders/new", "still"]
         emails = client.queue("emails")

@@ -63,43 +63,43 @@ class Unchanged:
         return None
 
 
-def test_a_put_in_another_thread_wakes(queue: LiteQueue) -> None:
+def test_a_put_in_another_thread_wakes_a_pop(queue: LiteQueue) -> None:
     assert while_waiting(queue, lambda: queue.put(b"x")) == b"x"
 
 
-def test_a_put_through_another_open_file_wakes(queue: LiteQueue, path: Path) -> None:
+def test_a_put_through_another_handle_wakes_a_pop(queue: LiteQueue, path: Path) -> None:
     with LiteQueue(path) as other:
         assert while_waiting(queue, lambda: other.put(b"x")) == b"x"
 
 
-def test_a_put_in_another_process_wakes(queue: LiteQueue, path: Path) -> None:
+def test_a_put_in_another_process_wakes_a_pop(queue: LiteQueue, path: Path) -> None:
     script = f"from penstock import LiteQueue\nLiteQueue({str(path)!r}).put(b'x')"
     assert while_waiting(queue, lambda: run_apart(script)) == b"x"
 
 
-def test_a_queue_may_be_waited_for_before_it_is_made(queue: LiteQueue, path: Path) -> None:
+def test_a_pop_can_wait_for_a_queue_that_does_not_exist_yet(queue: LiteQueue, path: Path) -> None:
     with LiteQueue(path) as other:
         assert while_waiting(queue, lambda: other.put(b"x", "later"), qname="later") == b"x"
 
 
-def test_a_message_that_falls_due_wakes(queue: LiteQueue) -> None:
+def test_a_message_that_becomes_due_wakes_a_pop(queue: LiteQueue) -> None:
     assert while_waiting(queue, lambda: queue.put(b"x", delay=0.3)) == b"x"
 
 
-def test_an_expired_lease_wakes_a_poll(queue: LiteQueue) -> None:
+def test_an_expired_lease_wakes_a_pop(queue: LiteQueue) -> None:
     queue.put(b"x")
     queue.pop(timeout=0.5)
     assert while_waiting(queue, lambda: None) == b"x"
 
 
-def test_a_nack_wakes(queue: LiteQueue) -> None:
+def test_a_nack_wakes_a_pop(queue: LiteQueue) -> None:
     queue.put(b"x")
     message = queue.pop()
     assert message is not None
     assert while_waiting(queue, lambda: queue.nack(message, delay=0)) == b"x"
 
 
-def test_as_many_wake_as_there_are_messages(queue: LiteQueue) -> None:
+def test_each_message_wakes_one_pop(queue: LiteQueue) -> None:
     with ThreadPoolExecutor(20) as pool:
         popped = [pool.submit(queue.pop, wait=LONG) for _ in range(20)]
         time.sleep(0.1)
@@ -116,12 +116,12 @@ def test_an_empty_queue_pops_nothing(queue: LiteQueue) -> None:
     assert 0.3 <= time.monotonic() - started < SOON
 
 
-def test_a_clock_that_stands_still_does_not_make_a_wait_endless(path: Path) -> None:
+def test_a_stopped_clock_does_not_make_a_wait_endless(path: Path) -> None:
     with LiteQueue(path, clock=lambda: 1_000_000) as queue:
         assert queue.pop(wait=0.1) is None
 
 
-def test_waiting_does_not_keep_the_processor_busy(queue: LiteQueue) -> None:
+def test_waiting_uses_hardly_any_cpu(queue: LiteQueue) -> None:
     queue.pop(wait=0.01)
     before = time.thread_time()
     assert queue.pop(wait=2) is None
@@ -180,7 +180,7 @@ def test_a_push_committed_before_an_empty_check_ends_the_wait(topic: str) -> Non
     asyncio.run(wait())
 
 
-def test_a_program_may_end_with_a_queue_open(path: Path) -> None:
+def test_a_program_can_exit_with_an_open_queue(path: Path) -> None:
     done = run_apart(
         f"""
         import threading
@@ -217,7 +217,7 @@ def test_ctrl_c_ends_a_wait_and_leaves_the_queue_usable(path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "b'x'\n", "")
 
 
-def test_ctrl_c_at_any_moment_leaves_no_lock_and_no_half_done_work(path: Path) -> None:
+def test_ctrl_c_at_any_moment_leaves_no_lock_and_no_partial_work(path: Path) -> None:
     done = run_apart(
         f"""
         import os, random, signal, threading, time
@@ -265,7 +265,7 @@ def test_ctrl_c_at_any_moment_leaves_no_lock_and_no_half_done_work(path: Path) -
 
 
 @pytest.mark.parametrize("first", ["n/t/q", "n/t/"])
-def test_a_leaving_poll_passes_its_wake_up_to_a_namespace_poll(first: str) -> None:
+def test_a_cancelled_poll_passes_its_wake_up_to_a_namespace_poll(first: str) -> None:
     async def main() -> None:
         waiters = Waiters(Unchanged())
         leaving, staying = (asyncio.ensure_future(waiters.wait(waiters.ticket(topic), LONG)) for topic in (first, "n/"))

@@ -136,7 +136,7 @@ def test_a_poll_of_a_queue_its_task_or_its_namespace_is_woken(url: str, how: dic
     run(test, url)
 
 
-def test_a_poll_for_dead_letters_is_woken_by_what_kills_them(url: str) -> None:
+def test_a_message_that_dies_wakes_a_poll_for_dead_letters(url: str) -> None:
     async def test(here: Counting, there: Counting) -> None:
         make(here, ["q"], max_attempts=1)
         for by_sweep in (False, True):
@@ -155,7 +155,7 @@ def test_a_poll_for_dead_letters_is_woken_by_what_kills_them(url: str) -> None:
     run(test, url)
 
 
-def test_a_server_that_names_no_queues_wakes_all(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notification_without_queue_names_wakes_every_poll(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Version 0.1.0 sends such notifications on the same database."""
 
     async def test(here: Counting, there: Counting) -> None:
@@ -180,7 +180,7 @@ def test_a_notification_with_names_reaches_an_older_server() -> None:
     assert notifier.payloads(["a"], late=True) == [f"{notifier.sender} =a late"]
 
 
-def test_names_go_into_as_few_notifications_as_hold_them() -> None:
+def test_names_are_packed_into_as_few_notifications_as_possible() -> None:
     notifier = Notifier(lambda: pytest.fail("nothing is sent"), "channel")
     names = [f"{'n' * 255}/{'t' * 255}/{number:0255}" for number in range(40)]
     payloads = notifier.payloads(names)

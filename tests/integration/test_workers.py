@@ -96,7 +96,7 @@ def test_every_server_lists_workers_that_join_and_leave(store: str, tmp_path: Pa
         assert {(event["queue"], event["details"]["role"]) for event in shown} == {("", "server"), ("", "consumer")}
 
 
-def test_a_poll_that_waits_keeps_its_consumer_on_the_list(tmp_path: Path) -> None:
+def test_a_waiting_poll_keeps_its_consumer_listed(tmp_path: Path) -> None:
     with running(tmp_path, worker_heartbeat_ms=100, worker_stale_ms=200) as server, server.client() as client:
         path = client.queue("q")
 
@@ -114,7 +114,7 @@ def test_a_poll_that_waits_keeps_its_consumer_on_the_list(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("where", ["file", "server"])
-def test_consume_and_worker_are_known_by_name(where: str, tmp_path: Path) -> None:
+def test_consume_and_worker_are_listed_by_name(where: str, tmp_path: Path) -> None:
     with running(tmp_path, worker_id="one", **QUICK) as server, server.client() as client:
         client.queue("q")
         url = f"http://127.0.0.1:{server.port}" if where == "server" else f"sqlite:///{server.path}"
@@ -146,7 +146,7 @@ def test_consume_and_worker_are_known_by_name(where: str, tmp_path: Path) -> Non
             thread.join()
 
 
-def test_an_async_consumer_of_a_file_is_listed_while_it_has_it_open(tmp_path: Path) -> None:
+def test_an_async_consumer_of_a_file_is_listed_while_the_file_is_open(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
 
     async def work() -> None:
@@ -162,7 +162,7 @@ def test_an_async_consumer_of_a_file_is_listed_while_it_has_it_open(tmp_path: Pa
     assert command("workers", "--db", str(path), "--json").json == {"workers": []}
 
 
-def test_the_command_shows_them_as_a_table(tmp_path: Path) -> None:
+def test_the_command_shows_workers_as_a_table(tmp_path: Path) -> None:
     with running(tmp_path, worker_id="one", **QUICK) as server, server.client() as client:
         path = client.queue("emails")
         client.post(f"{path}/messages", {"payload": 1})
@@ -175,7 +175,7 @@ def test_the_command_shows_them_as_a_table(tmp_path: Path) -> None:
         assert one.split()[:3] == ["server", "one", f"{socket.gethostname()}:{os.getpid()}"]
 
 
-def test_the_names_of_earlier_queues_set_the_heartbeat() -> None:
+def test_heartbeat_variables_of_the_tree_are_supported() -> None:
     settings = load_settings({}, {"WORKER_HEARTBEAT_INTERVAL": "5000", "STALE_WORKER_TIMEOUT": "11000"})
     assert (settings.worker_heartbeat_ms, settings.worker_stale_ms) == (5_000, 11_000)
     with pytest.raises(InvalidInput, match="two heartbeats") as refused:
@@ -183,7 +183,7 @@ def test_the_names_of_earlier_queues_set_the_heartbeat() -> None:
     assert refused.value.field == "worker_stale_ms"
 
 
-def test_names_are_kept_within_limits() -> None:
+def test_long_names_are_truncated() -> None:
     worker_registry = WorkerRegistry()
     for number in range(NAMES_MAX + 5):
         worker_registry.unregister(worker_registry.register(f"c{number}", "q"))
