@@ -165,7 +165,6 @@ def test_a_queue_with_a_secret_accepts_signed_messages_only(queues: Queues) -> N
 
 
 def test_json_output_is_the_same_over_http_and_on_a_file(url: str, tmp_path: Path) -> None:
-    """The JSON output has the same fields over HTTP and on a file."""
     shapes = []
     for queues in (Queues(("--url", url), "http"), Queues(("--db", str(tmp_path / "q.db")), "db")):
         name = "alike"

@@ -102,7 +102,7 @@ def test_roll_ups_over_a_window_agree_with_totals(client: Client, busy: str) -> 
 
 
 @pytest.mark.parametrize("path", ["queues", "ns/any", "ns/any/task/t", "queue-depths", "throughput", "latency"])
-def test_a_response_marks_unknown_times(client: Client, path: str) -> None:
+def test_a_response_about_unrecorded_times_has_a_note(client: Client, path: str) -> None:
     source = look(client, f"{path}?from=2020-01-01T00:00:00Z&to=2020-01-01T00:05:00Z")["source"]
     assert "there is no lake of this journal" in source["note"]
     assert "source" not in look(client, f"{path}?interval=minute")

@@ -35,7 +35,7 @@ def holder(server: Running, admin: Client, *rights: str) -> Client:
     return server.client(made.json["key"])
 
 
-def test_an_append_key_only_appends_to_its_stream(server: Running, admin: Client) -> None:
+def test_a_push_key_only_appends_to_its_stream(server: Running, admin: Client) -> None:
     with holder(server, admin, "push") as client:
         assert client.post("/streams/clicks/records", {"records": ["a"]}).status == 201
         assert client.get("/streams/clicks").status == 200
@@ -53,7 +53,7 @@ def test_an_append_key_only_appends_to_its_stream(server: Running, admin: Client
             assert (answer.status, answer.json["code"]) == (403, "forbidden"), answer
 
 
-def test_a_read_key_only_reads_and_commits(server: Running, admin: Client) -> None:
+def test_a_consume_key_only_reads_and_commits(server: Running, admin: Client) -> None:
     admin.post("/streams/clicks/records", {"records": ["a", "b"]})
     with holder(server, admin, "consume") as client:
         assert [each["data"] for each in client.get("/streams/clicks/records").json["records"]] == ["a", "b"]

@@ -183,7 +183,7 @@ def test_heartbeat_variables_of_the_tree_are_supported() -> None:
     assert refused.value.field == "worker_stale_ms"
 
 
-def test_long_names_are_truncated() -> None:
+def test_the_number_of_registered_names_is_limited() -> None:
     worker_registry = WorkerRegistry()
     for number in range(NAMES_MAX + 5):
         worker_registry.unregister(worker_registry.register(f"c{number}", "q"))

@@ -28,7 +28,7 @@ def test_commands_of_one_kind_and_queue_keep_their_order() -> None:
     assert order(pushes[0], others[0], pushes[1], others[1], pushes[2]) == [*others, *pushes]
 
 
-def test_nothing_passes_a_command_of_another_kind() -> None:
+def test_no_command_overtakes_one_of_another_kind() -> None:
     configure = Configure(queue="q", changes={})
     before, after = [Lease(queue="q"), push("q", "a")], [Lease(queue="q"), push("q", "b")]
     assert order(*before, configure, *after) == [*reversed(before), configure, *reversed(after)]

@@ -126,7 +126,7 @@ def test_a_message_for_a_disconnected_poll_goes_to_the_next() -> None:
     asyncio.run(main())
 
 
-def test_a_poll_that_nobody_waits_for_is_ended() -> None:
+def test_a_poll_without_waiting_callers_is_ended() -> None:
     async def main() -> None:
         server = Server()
         poller = Poller(server.poll, server.release)
@@ -144,7 +144,7 @@ def test_a_poll_that_nobody_waits_for_is_ended() -> None:
     asyncio.run(main())
 
 
-def test_an_error_of_a_poll_is_for_those_it_covered() -> None:
+def test_an_error_of_a_poll_is_raised_in_every_caller_it_covers() -> None:
     async def main() -> None:
         async def poll(limit: int, wait: float, interrupt: Interrupt | None) -> list[Delivery]:
             await asyncio.sleep(0.001)
@@ -159,7 +159,7 @@ def test_an_error_of_a_poll_is_for_those_it_covered() -> None:
     asyncio.run(main())
 
 
-def test_joined_calls_get_each_its_own_result_or_error() -> None:
+def test_each_joined_call_gets_its_own_result_or_error() -> None:
     async def main() -> None:
         batches = []
 

@@ -120,7 +120,7 @@ def test_a_rolled_back_batch_loses_no_pending_events(file: Path, clock: Clock) -
     assert [kind for kind, _ in kinds(file)] == ["pushed"] * 3 + ["leased", "extended"]
 
 
-def test_many_bytes_do_not_wait_in_memory(file: Path, clock: Clock) -> None:
+def test_large_events_are_not_deferred(file: Path, clock: Clock) -> None:
     store = open_store(file, clock)
     for _ in range(5):
         push(store, "x" * 100_000)

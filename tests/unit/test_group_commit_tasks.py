@@ -68,7 +68,7 @@ async def settle(broker: Broker, ready: int) -> None:
     assert (await broker.stats("q")).info.leased == 0
 
 
-def test_a_poll_that_leaves_before_its_batch_leases_nothing(tmp_path: Path) -> None:
+def test_a_poll_cancelled_before_its_batch_leases_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker, store = await broker_with(tmp_path, 1)
         store.shut()
@@ -88,7 +88,7 @@ def test_a_poll_that_leaves_before_its_batch_leases_nothing(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
-def test_a_poll_that_leaves_during_its_batch_releases_the_messages(tmp_path: Path) -> None:
+def test_a_poll_cancelled_during_its_batch_releases_the_messages(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker, store = await broker_with(tmp_path, 1)
         store.shut()
@@ -106,7 +106,7 @@ def test_a_poll_that_leaves_during_its_batch_releases_the_messages(tmp_path: Pat
     asyncio.run(scenario())
 
 
-def test_a_poll_that_leaves_after_its_answer_releases_the_messages(tmp_path: Path) -> None:
+def test_a_poll_cancelled_after_its_result_releases_the_messages(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker, _ = await broker_with(tmp_path, 1)
         leaving = asyncio.create_task(broker.lease("q"))
@@ -128,7 +128,7 @@ def test_a_poll_that_leaves_after_its_answer_releases_the_messages(tmp_path: Pat
     asyncio.run(scenario())
 
 
-def test_leaving_at_any_moment_loses_nothing(tmp_path: Path) -> None:
+def test_cancelling_at_any_moment_loses_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker, _ = await broker_with(tmp_path, 20)
         dice = random.Random(1)
@@ -152,7 +152,7 @@ def test_leaving_at_any_moment_loses_nothing(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_push_is_not_undone_when_its_caller_leaves(tmp_path: Path) -> None:
+def test_a_push_is_not_undone_when_its_caller_is_cancelled(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker, store = await broker_with(tmp_path, 0)
         store.shut()
@@ -166,7 +166,7 @@ def test_a_push_is_not_undone_when_its_caller_leaves(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_the_queue_of_commands_has_a_limit(tmp_path: Path) -> None:
+def test_the_number_of_pending_commands_is_limited(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker, store = await broker_with(tmp_path, 0)
         broker.committer.depth_max = 2

@@ -79,14 +79,14 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_commands_that_wait_share_one_transaction(store: Gated) -> None:
+def test_waiting_commands_share_one_transaction(store: Gated) -> None:
     outcomes = together(store, ThreadCommitter(store), [push(b"%d" % n) for n in range(50)])
     assert store.batches == [1, 49]
     assert len({outcome.receipts[0].id for outcome in outcomes}) == 50
     assert store.stats("q").info.ready == 50
 
 
-def test_more_commands_than_a_batch_holds_are_all_answered(store: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_commands_than_fit_in_a_batch_are_all_executed(store: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.group_commit.threads.BATCH_COMMANDS_MAX", 3)
     outcomes = together(store, ThreadCommitter(store), [push(b"%d" % n) for n in range(20)])
     assert sum(store.batches) == 20
@@ -94,7 +94,7 @@ def test_more_commands_than_a_batch_holds_are_all_answered(store: Gated, monkeyp
     assert len({outcome.receipts[0].id for outcome in outcomes}) == 20
 
 
-def test_a_refused_command_does_not_touch_the_others(store: Gated) -> None:
+def test_a_refused_command_does_not_affect_the_others(store: Gated) -> None:
     commands = [push(b"%d" % n, "missing", create=None) if n % 3 == 1 else push(b"%d" % n) for n in range(30)]
     outcomes = together(store, ThreadCommitter(store), commands)
     assert [isinstance(outcome, UnknownQueue) for outcome in outcomes] == [n % 3 == 1 for n in range(30)]
@@ -119,7 +119,7 @@ def test_an_error_of_the_store_reaches_each_waiter(store: Gated) -> None:
     assert store.stats("q").info.ready == 1
 
 
-def test_an_interrupt_of_the_thread_that_commits_is_for_that_thread_alone(store: Gated) -> None:
+def test_an_interrupt_of_the_committing_thread_is_raised_only_there(store: Gated) -> None:
     store.fail = KeyboardInterrupt()
     first, *others = together(store, ThreadCommitter(store), [push(b"%d" % n) for n in range(5)])
     assert isinstance(first, KeyboardInterrupt)
@@ -175,7 +175,7 @@ def quick_store(tmp_path: Path) -> Iterator[Gated]:
     store.close()
 
 
-def test_threads_that_call_again_and_again_all_get_their_turn(quick_store: Gated) -> None:
+def test_threads_with_bursts_of_calls_all_make_progress(quick_store: Gated) -> None:
     committer, calls = ThreadCommitter(quick_store), 300
 
     def burst(name: int) -> None:
@@ -214,7 +214,7 @@ def test_a_waiter_gets_its_turn_after_a_burst_ends(quick_store: Gated) -> None:
         assert second.result(60).receipts
 
 
-def test_a_clock_that_fails_leaves_no_transaction_open(tmp_path: Path) -> None:
+def test_a_failing_clock_leaves_no_open_transaction(tmp_path: Path) -> None:
     broken = False
 
     def clock() -> int:
@@ -245,7 +245,7 @@ def test_a_clock_that_fails_leaves_no_transaction_open(tmp_path: Path) -> None:
         errors.DiskFull("no room", hint="free some"),
     ],
 )
-def test_errors_come_through_another_process_whole(error: PenstockError) -> None:
+def test_errors_can_be_pickled_completely(error: PenstockError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert str(copy) == str(error)

@@ -32,7 +32,7 @@ class Opener:
 
 
 @pytest.mark.parametrize("error", [InvariantBroken("a hole in the journal"), ValueError("not an event")])
-def test_an_error_that_stays_is_reported_and_does_not_spin(tmp_path: Path, error: Exception) -> None:
+def test_a_persistent_error_is_reported_and_retried_without_spinning(tmp_path: Path, error: Exception) -> None:
     async def scenario() -> None:
         broker, written, opener = Broker(SqliteStore(tmp_path / "queue.db")), io.BytesIO(), Opener(error)
         metrics = Metrics(broker)
@@ -53,7 +53,7 @@ def test_an_error_that_stays_is_reported_and_does_not_spin(tmp_path: Path, error
     asyncio.run(scenario())
 
 
-def test_an_error_that_ends_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resolved_error_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_drainer, "RETRY_SECONDS", 0.01)
 
     async def scenario() -> None:

@@ -94,7 +94,7 @@ def test_encoding_and_decoding_are_inverse(told: dict[str, Any]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(happenings(), min_size=1, max_size=6))
-def test_all_at_once_reads_the_same_as_one_by_one(told: list[dict[str, Any]]) -> None:
+def test_bulk_and_single_decoding_agree(told: list[dict[str, Any]]) -> None:
     records = [encoded(**each) for each in told]
     ends = [sum(map(len, records[: n + 1])) for n in range(len(records))]
     table = events_table(b"".join(records), ends, 100)
@@ -114,7 +114,7 @@ def row(message_id: int, *, leased_at: int = 0) -> Row:
     return (message_id, NOW, leased_at, leased_at, NOW, 1, 0, 0)
 
 
-def test_only_requested_columns_are_gathered() -> None:
+def test_only_requested_columns_are_decoded() -> None:
     record = encoded(Kind.PUSHED, NOW, 1, b"q", 5, [row(1), row(2)], bodies=[b"a", b"bc"])
     table = events_table(record, [len(record)], 0, ["id", "body"])
     assert table.to_pylist() == [{"id": 1, "body": b"a"}, {"id": 2, "body": b"bc"}]
@@ -136,7 +136,7 @@ def gathered(recorder: Recorder) -> list[list[int | None]]:
     return [[event.id for event in read(0, record)] for record in recorder.take()]
 
 
-def test_alike_events_become_one_record() -> None:
+def test_equal_events_share_one_record() -> None:
     recorder, queue, other = Recorder(5), Queue(1), Queue(2)
     recorder.note(Kind.LEASED, queue, [row(1)])
     recorder.note(Kind.LEASED, other, [row(4)])
@@ -149,7 +149,7 @@ def test_alike_events_become_one_record() -> None:
     assert gathered(recorder) == []
 
 
-def test_columns_read_as_the_rows_that_they_stand_for() -> None:
+def test_columns_decode_to_the_same_rows() -> None:
     recorder, queue = Recorder(5), Queue(1)
     rows = [(4, NOW, 0, 0, NOW, 1, 0, 0), (5, NOW, 0, 0, NOW, 1, 0, 0), (9, NOW - 1, 0, 0, NOW, 2, 0, 0)]
     recorder.note(Kind.LEASED, queue, rows)
@@ -198,7 +198,7 @@ def test_a_record_covers_a_bounded_number_of_messages() -> None:
     assert gathered(recorder) == [[1], [2], [3, 4]]
 
 
-def test_an_event_of_a_newer_release_is_named_not_guessed() -> None:
+def test_an_event_of_a_newer_release_is_reported_not_guessed() -> None:
     record = bytearray(encoded(Kind.PUSHED, NOW, 1, b"q", 5, [row(1)]))
     with pytest.raises(Damaged, match="offset 3"):
         list(decode_events(3, NOW, 200, bytes(record[HEADER_BYTES:])))

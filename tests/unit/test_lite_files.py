@@ -55,7 +55,7 @@ def test_a_folder_is_refused_as_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"hello, world\n" * 100, random.Random(3).randbytes(10_000), b"hello"])
-def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_left_unchanged(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(NotADatabase, match="move the file away"):
         LiteQueue(path)
@@ -71,14 +71,14 @@ def test_an_empty_file_becomes_a_queue(path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.5, 0.9])
-def test_a_truncated_database_is_damaged(path: Path, keep: float) -> None:
+def test_a_truncated_database_is_reported_as_damaged(path: Path, keep: float) -> None:
     filled(path)
     os.truncate(path, int(path.stat().st_size * keep))
     with pytest.raises(Damaged, match="restore a backup"):
         use_all(path)
 
 
-def test_a_database_cut_within_its_header_is_refused(path: Path) -> None:
+def test_a_database_truncated_in_its_header_is_refused(path: Path) -> None:
     filled(path)
     os.truncate(path, 50)
     with pytest.raises((NotADatabase, Damaged)):
@@ -86,7 +86,7 @@ def test_a_database_cut_within_its_header_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["noise", "zeros"])
-def test_a_damaged_page_is_reported_never_handed_out(path: Path, kind: str) -> None:
+def test_a_damaged_page_is_reported_and_never_served(path: Path, kind: str) -> None:
     filled(path)
     whole = path.read_bytes()
     pages = len(whole) // PAGE
@@ -117,7 +117,7 @@ def use_all(path: Path) -> set[bytes]:
     return received
 
 
-def test_it_lives_beside_the_users_own_tables(path: Path) -> None:
+def test_queues_can_share_a_file_with_the_users_tables(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
         db.execute("INSERT INTO orders VALUES (7)")
@@ -128,7 +128,7 @@ def test_it_lives_beside_the_users_own_tables(path: Path) -> None:
         check_tables(db)
 
 
-def test_a_newer_schema_is_left_to_the_newer_release(path: Path) -> None:
+def test_a_newer_schema_is_refused_and_left_unchanged(path: Path) -> None:
     filled(path, 3)
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("INSERT INTO penstock_migration VALUES (999, 'later', 'abc', 0)")
@@ -148,7 +148,7 @@ def test_a_migration_with_another_checksum_is_refused(path: Path) -> None:
         LiteQueue(path)
 
 
-def test_a_lock_held_too_long_is_reported_after_the_time_allowed(path: Path) -> None:
+def test_a_lock_held_too_long_is_reported_after_busy_ms(path: Path) -> None:
     with LiteQueue(path, busy_ms=50) as queue, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreBusy, match="raise busy_ms"):
@@ -169,7 +169,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
-def test_a_full_disk_loses_nothing_and_works_again_once_there_is_room(small_disk: Path) -> None:
+def test_a_full_disk_loses_nothing_and_the_queue_recovers(small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes(6 << 20))
     path, kept = small_disk / "tasks.db", []
     with LiteQueue(path) as queue:
@@ -191,7 +191,7 @@ def test_a_full_disk_loses_nothing_and_works_again_once_there_is_room(small_disk
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_a_disk_full_from_the_start_is_reported_as_such(small_disk: Path, count: int) -> None:
+def test_a_disk_that_is_full_from_the_start_is_reported(small_disk: Path, count: int) -> None:
     path, ballast = small_disk / "tasks.db", small_disk / "ballast"
     if count:
         filled(path, count)
@@ -215,7 +215,7 @@ def fill_up(queue: LiteQueue) -> list[str]:
         return kept
 
 
-def test_a_file_that_may_not_grow_loses_nothing_and_works_again_once_it_may(path: Path) -> None:
+def test_a_file_that_cannot_grow_loses_nothing_and_the_queue_recovers(path: Path) -> None:
     """This test needs no right to mount a disk: it limits the file size of a process."""
     done = run_apart(
         f"""

@@ -38,13 +38,13 @@ def rest(queue: LiteQueue, qname: str = "default") -> list[bytes]:
     return [message.data for message in queue.pop_many(1_000, qname)]
 
 
-def test_a_higher_priority_goes_first_and_equals_keep_their_order(queue: LiteQueue) -> None:
+def test_a_higher_priority_is_delivered_first_and_equals_are_fifo(queue: LiteQueue) -> None:
     for data, priority in ((b"a", 0), (b"b", 5), (b"c", -1), (b"d", 5), (b"e", 0)):
         queue.put(data, priority=priority)
     assert rest(queue) == [b"b", b"d", b"a", b"e", b"c"]
 
 
-def test_a_message_past_its_ttl_is_never_handed_out(queue: LiteQueue, clock: Clock) -> None:
+def test_a_message_past_its_ttl_is_never_delivered(queue: LiteQueue, clock: Clock) -> None:
     queue.put(b"short", ttl=1)
     queue.put(b"long", ttl=10)
     queue.put(b"late", ttl=1, delay=5)
@@ -74,7 +74,7 @@ def test_put_many_keeps_order_and_delays_all(queue: LiteQueue, clock: Clock) -> 
     assert [message.id for message in queue.pop_many(200)] == ids
 
 
-def test_put_many_is_all_or_none(queue: LiteQueue) -> None:
+def test_put_many_is_all_or_nothing(queue: LiteQueue) -> None:
     def two_then_trouble() -> Iterator[Any]:
         yield b"1"
         yield b"2"
@@ -119,7 +119,7 @@ def test_put_on_a_connection_without_a_transaction_opens_one(queue: LiteQueue, p
     assert rest(queue) == [b"x"]
 
 
-def test_put_on_a_connection_that_commits_by_itself_commits_at_once(queue: LiteQueue, path: Path) -> None:
+def test_put_on_an_autocommit_connection_commits_at_once(queue: LiteQueue, path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as conn:
         queue.put(b"1", conn=conn)
         assert not conn.in_transaction
@@ -145,7 +145,7 @@ def test_others_may_put_and_pop_between_the_callers_transactions(
     assert len(delivered) == len(set(delivered))
 
 
-def test_the_owners_choice_of_rows_and_text_is_left_alone(queue: LiteQueue, path: Path) -> None:
+def test_the_callers_row_and_text_factories_are_kept(queue: LiteQueue, path: Path) -> None:
     def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
         return dict(zip([column[0] for column in cursor.description], row, strict=True))
 
@@ -180,7 +180,7 @@ def test_a_connection_to_another_file_is_refused(queue: LiteQueue, tmp_path: Pat
         queue.put(b"x", conn="tasks.db")  # type: ignore[arg-type]
 
 
-def test_a_read_that_has_become_old_cannot_be_written_on(queue: LiteQueue, path: Path) -> None:
+def test_put_fails_in_a_transaction_with_an_outdated_snapshot(queue: LiteQueue, path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as conn:
         conn.execute("BEGIN")
         conn.execute("SELECT count(*) FROM penstock_message").fetchone()

@@ -34,7 +34,7 @@ def test_alerts_use_existing_metrics() -> None:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus is not here; the tests above read the rules")
-def test_prometheus_takes_the_configuration() -> None:
+def test_prometheus_accepts_the_configuration() -> None:
     done = subprocess.run(
         ["promtool", "check", "config", str(DEPLOY / "prometheus.yaml")], capture_output=True, text=True, timeout=60
     )

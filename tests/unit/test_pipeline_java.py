@@ -25,20 +25,20 @@ def fake_java(home: Path, version: str) -> None:
     (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
 
 
-def test_the_machines_java_is_taken_if_it_fits(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suitable_java_of_the_machine_is_used(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_java(bare / "jdk", "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(bare / "jdk"))
     found = find_java()
     assert (found.home, found.version, found.origin) == (bare / "jdk", "17.0.15", "machine")
 
 
-def test_a_java_that_is_too_old_is_passed_over(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_is_too_old_is_skipped(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_java(bare / "jdk", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(bare / "jdk"))
     assert find_java().origin == "wheel"
 
 
-def test_the_wheels_java_runs_though_spark_asks_for_a_module_that_it_lacks(bare: Path) -> None:
+def test_the_java_of_a_wheel_runs_without_a_module_that_spark_requests(bare: Path) -> None:
     found = find_java()
     command = [str(found.home / "bin/java"), "--add-modules=jdk.incubator.vector", "-version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={})

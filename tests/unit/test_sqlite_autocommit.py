@@ -71,7 +71,7 @@ def statements(store: SqliteStore, act: Callable[[], Any]) -> int:
     return len({each for each in seen if not each.startswith("--")})
 
 
-def test_a_cycle_by_itself_is_one_statement_each(open_store: Opening, tmp_path: Path) -> None:
+def test_a_push_a_lease_and_an_ack_are_one_statement_each(open_store: Opening, tmp_path: Path) -> None:
     store = open_store()
     for _ in range(4):
         push(store)
@@ -116,7 +116,7 @@ def test_a_repeated_request_gets_the_first_result_also_without_a_transaction(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_stores_that_take_turns_at_one_file_lose_nothing(
+def test_stores_that_alternate_on_one_file_lose_nothing(
     open_store: Opening, clock: Clock, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -144,7 +144,7 @@ def test_stores_that_take_turns_at_one_file_lose_nothing(
     assert len(held) + len(acked) == len(pushed)
 
 
-def test_a_message_that_was_removed_is_neither_leased_nor_acked(open_store: Opening) -> None:
+def test_a_removed_message_is_neither_leased_nor_acked(open_store: Opening) -> None:
     store = open_store()
     for _ in range(4):
         push(store)
@@ -160,7 +160,7 @@ def test_a_message_that_was_removed_is_neither_leased_nor_acked(open_store: Open
     assert ack(store, message) is Settled.UNKNOWN
 
 
-def test_an_ack_whose_lease_is_not_as_remembered_changes_nothing(open_store: Opening, tmp_path: Path) -> None:
+def test_an_outdated_cached_lease_does_not_break_an_ack(open_store: Opening, tmp_path: Path) -> None:
     store = open_store()
     for _ in range(4):
         push(store)
@@ -182,7 +182,9 @@ def test_leases_expire_on_time_without_reads(open_store: Opening, clock: Clock) 
     assert ack(store, message) is Settled.STALE
 
 
-def test_queues_of_a_tree_leave_the_list_of_busy_ones_with_their_last_ack(open_store: Opening, tmp_path: Path) -> None:
+def test_a_queue_of_a_tree_leaves_the_list_of_busy_queues_with_its_last_ack(
+    open_store: Opening, tmp_path: Path
+) -> None:
     store = open_store()
     for _ in range(4):
         push(store, queue="a/b/c")

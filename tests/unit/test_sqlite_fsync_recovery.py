@@ -23,7 +23,7 @@ def switches(store: SqliteStore) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("journal", "pages"), [(False, WAL_PAGES["full"]), (True, JOURNAL_WAL_PAGES)])
-def test_only_a_commit_that_waits_for_the_disk_copies_the_log(journal: bool, pages: int, tmp_path: Path) -> None:
+def test_only_an_fsynced_commit_checkpoints_the_wal(journal: bool, pages: int, tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "queue.db", journal=journal)
     store.apply([Push(queue="q", messages=[PushItem(payload=b"a")], create=QueueOptions())])
     assert switches(store) == (FULL, pages)
@@ -35,7 +35,7 @@ def test_only_a_commit_that_waits_for_the_disk_copies_the_log(journal: bool, pag
     store.close()
 
 
-def test_without_promises_every_commit_may_copy_the_log(tmp_path: Path) -> None:
+def test_at_relaxed_durability_every_commit_can_checkpoint_the_wal(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "queue.db", durability="relaxed")
     store.apply([Push(queue="q", messages=[PushItem(payload=b"a")], create=QueueOptions())])
     store.apply([Lease(queue="q")])

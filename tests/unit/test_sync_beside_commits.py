@@ -40,7 +40,7 @@ def ready(store: SqliteStore) -> int:
     return store.stats("q").info.ready
 
 
-def test_a_commit_beside_a_sync_that_failed_is_not_promised(
+def test_a_commit_beside_a_failed_fsync_is_not_acknowledged(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.apply([push()])
@@ -55,7 +55,7 @@ def test_a_commit_beside_a_sync_that_failed_is_not_promised(
     assert ready(store) == 3, "what was not promised may be there"
 
 
-def test_after_it_the_log_is_written_again_and_commits_are_promised(
+def test_after_a_failed_fsync_the_wal_is_rewritten_and_commits_are_acknowledged(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.apply([push()])
@@ -68,7 +68,7 @@ def test_after_it_the_log_is_written_again_and_commits_are_promised(
 
 
 @pytest.mark.parametrize("commands", [1, 3])
-def test_a_commit_before_a_failed_sync_is_not_repeated(
+def test_a_commit_before_a_failed_fsync_is_not_repeated(
     commands: int, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.apply([push()])

@@ -49,7 +49,7 @@ def assert_sound(folder: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("works", [0, 1])
-def test_a_full_disk_in_the_middle_of_a_batch_keeps_nothing_of_it_and_the_log_goes_on(
+def test_a_full_disk_within_a_batch_keeps_nothing_of_it_and_the_log_continues(
     log: Log, files: Failing, works: int
 ) -> None:
     """The first write holds the data, the second one the index."""
@@ -63,7 +63,7 @@ def test_a_full_disk_in_the_middle_of_a_batch_keeps_nothing_of_it_and_the_log_go
     assert check(log.folder, "s").findings == []
 
 
-def test_a_full_disk_that_cannot_even_be_cut_stops_the_log(log: Log, files: Failing) -> None:
+def test_a_full_disk_that_cannot_be_truncated_stops_the_log(log: Log, files: Failing) -> None:
     files.fail = {"write": (0, FULL), "truncate": (0, BROKEN)}
     with pytest.raises(DiskFull):
         log.append([payload(20)])
@@ -76,7 +76,7 @@ def test_a_full_disk_that_cannot_even_be_cut_stops_the_log(log: Log, files: Fail
     assert_sound(log.folder, 25)
 
 
-def test_a_failed_sync_fails_the_append_for_good_until_the_log_is_opened_again(log: Log, files: Failing) -> None:
+def test_a_failed_fsync_stops_the_log_until_it_is_reopened(log: Log, files: Failing) -> None:
     files.fail["sync"] = (0, BROKEN)
     with pytest.raises(LogFailed):
         log.append([payload(20)])
@@ -92,7 +92,7 @@ def test_a_failed_sync_fails_the_append_for_good_until_the_log_is_opened_again(l
     assert_sound(log.folder, 25)
 
 
-def test_a_full_disk_at_a_roll_over_is_only_a_delay(log: Log, files: Failing) -> None:
+def test_a_roll_over_succeeds_once_the_disk_has_space(log: Log, files: Failing) -> None:
     fill(log, 200)
     room = log.identity.options.segment_bytes - log.active.size
     batch = [b"x" * 500] * (room // 500 + 1)
@@ -105,7 +105,7 @@ def test_a_full_disk_at_a_roll_over_is_only_a_delay(log: Log, files: Failing) ->
     assert check(log.folder, "s").findings == []
 
 
-def test_a_manifest_that_cannot_be_renewed_fails_no_append(tmp_path: Path, files: Failing) -> None:
+def test_a_failed_manifest_update_fails_no_append(tmp_path: Path, files: Failing) -> None:
     clock = Clock()
     make(tmp_path / "log", 0)
     with Log(tmp_path / "log", files=files, clock=clock) as log:
@@ -119,7 +119,7 @@ def test_a_manifest_that_cannot_be_renewed_fails_no_append(tmp_path: Path, files
     assert_sound(tmp_path / "log", 20)
 
 
-def test_a_commit_of_a_position_that_fails_keeps_the_old_one(tmp_path: Path, files: Failing) -> None:
+def test_a_failed_commit_keeps_the_old_position(tmp_path: Path, files: Failing) -> None:
     make(tmp_path / "log", 20)
     consumers = Consumers(tmp_path / "log", "s", files=files, clock=Clock())
     consumers.submit(CommitPosition(consumer="c", offset=5))
@@ -132,7 +132,7 @@ def test_a_commit_of_a_position_that_fails_keeps_the_old_one(tmp_path: Path, fil
     assert consumers.submit(CommitPosition(consumer="c", offset=9)).offset == 9
 
 
-def test_a_file_system_that_is_full_keeps_nothing_of_the_batch(tmp_path: Path) -> None:
+def test_a_full_file_system_keeps_nothing_of_the_batch(tmp_path: Path) -> None:
     """The file system enforces a real limit on the file size, in another process."""
     make(tmp_path / "log", 20)
     pid = os.fork()
@@ -165,7 +165,7 @@ def _append_until_full(folder: Path) -> int:
     return 3
 
 
-def test_a_disk_that_is_full_at_a_roll_over_costs_no_descriptors_and_no_reader(tmp_path: Path, files: Failing) -> None:
+def test_a_full_disk_at_a_roll_over_leaks_no_descriptor_and_breaks_no_reader(tmp_path: Path, files: Failing) -> None:
     with Log.create(tmp_path / "log", "s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN), files=files) as log:
         log.append([bytes(SEGMENT_BYTES_MIN // 2)])
         opened = len(list(Path("/proc/self/fd").iterdir()))
@@ -182,7 +182,7 @@ def test_a_disk_that_is_full_at_a_roll_over_costs_no_descriptors_and_no_reader(t
 
 
 @pytest.mark.parametrize(("operation", "works"), [("write", 0), ("write", 1), ("sync", 0), ("truncate", 1)])
-def test_a_full_disk_leaves_an_empty_log_that_was_to_skip_offsets_as_it_was(
+def test_a_full_disk_leaves_a_log_that_skips_offsets_unchanged(
     tmp_path: Path, files: Failing, operation: str, works: int
 ) -> None:
     with Log.create(tmp_path / "log", "s", files=files) as log, LogReader(tmp_path / "log") as reader:
@@ -201,7 +201,7 @@ def test_a_full_disk_leaves_an_empty_log_that_was_to_skip_offsets_as_it_was(
     assert check(tmp_path / "log", "s").findings == []
 
 
-def test_a_log_that_skipped_offsets_after_a_full_disk_goes_on_at_the_later_one(tmp_path: Path, files: Failing) -> None:
+def test_a_log_can_skip_offsets_after_a_full_disk(tmp_path: Path, files: Failing) -> None:
     with Log.create(tmp_path / "log", "s", files=files) as log:
         files.fail["write"] = (0, FULL)
         with pytest.raises(DiskFull):
@@ -214,9 +214,7 @@ def test_a_log_that_skipped_offsets_after_a_full_disk_goes_on_at_the_later_one(t
         assert again.append([b"y"]).first == 101
 
 
-def test_a_seal_of_an_empty_segment_that_fails_stops_the_log_until_it_is_opened_again(
-    tmp_path: Path, files: Failing
-) -> None:
+def test_a_failed_seal_of_an_empty_segment_stops_the_log_until_it_is_reopened(tmp_path: Path, files: Failing) -> None:
     with Log.create(tmp_path / "log", "s", files=files) as log:
         files.fail["sync"] = (1, BROKEN)
         with pytest.raises(StoreError):
@@ -229,7 +227,7 @@ def test_a_seal_of_an_empty_segment_that_fails_stops_the_log_until_it_is_opened_
         assert again.read(again.next_offset - 1).records[0].data == b"x"
 
 
-def test_a_trim_that_a_full_disk_refused_is_done_by_the_next_one(tmp_path: Path, files: Failing) -> None:
+def test_a_trim_that_failed_on_a_full_disk_can_be_repeated(tmp_path: Path, files: Failing) -> None:
     with Log.create(tmp_path / "log", "s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN), files=files) as log:
         for _ in range(3):
             log.append([bytes(SEGMENT_BYTES_MIN)])
@@ -242,7 +240,7 @@ def test_a_trim_that_a_full_disk_refused_is_done_by_the_next_one(tmp_path: Path,
         assert firsts_in(log.folder) == [2]
 
 
-def test_the_rest_of_a_killed_drop_is_removed_on_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_a_killed_drop_are_removed_on_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(FileStreams(tmp_path)) as streams, monkeypatch.context() as killed:
         streams.create("s")
         killed.setattr(shutil, "rmtree", lambda *_, **__: None)
@@ -262,7 +260,7 @@ def test_a_log_whose_creation_failed_does_not_exist(tmp_path: Path, files: Faili
         assert log.next_offset == 100
 
 
-def test_a_copy_of_a_log_whose_tail_vanished_gives_no_offset_twice(tmp_path: Path) -> None:
+def test_a_copy_of_a_log_with_a_missing_tail_reuses_no_offset(tmp_path: Path) -> None:
     with Log.create(tmp_path / "log", "s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN)) as log:
         for _ in range(4):
             log.append([bytes(SEGMENT_BYTES_MIN)])
@@ -273,7 +271,7 @@ def test_a_copy_of_a_log_whose_tail_vanished_gives_no_offset_twice(tmp_path: Pat
         assert copy.append([b"new"]).first == 4
 
 
-def test_folders_that_are_made_outlive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_folders_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parent of every new folder is fsynced, including the one that holds the data folder."""
     synced: set[int] = set()
     real = os.fsync

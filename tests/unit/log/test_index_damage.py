@@ -59,7 +59,7 @@ def spoil_entry(folder: Path, number: int) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 30, COUNT - 2, COUNT - 1])
 @pytest.mark.parametrize("manifest", ["with a manifest", "without"])
-def test_a_bad_entry_of_an_index_costs_no_record(folder: Path, number: int, manifest: str) -> None:
+def test_a_bad_index_entry_costs_no_record(folder: Path, number: int, manifest: str) -> None:
     size = segment_files(folder)[-1].stat().st_size
     spoil_entry(folder, number)
     if manifest == "without":
@@ -92,7 +92,7 @@ def test_a_bad_index_entry_is_harmless_while_the_writer_has_the_log_open(folder:
         assert (len(served), damaged) == (COUNT + 10, [])
 
 
-def test_an_index_that_was_cut_short_while_the_log_is_open_is_not_believed(folder: Path) -> None:
+def test_an_index_truncated_while_the_log_is_open_is_not_trusted(folder: Path) -> None:
     with Log(folder) as log:
         path = segment_files(folder, INDEX)[-1]
         data = path.read_bytes()
@@ -104,7 +104,7 @@ def test_an_index_that_was_cut_short_while_the_log_is_open_is_not_believed(folde
 
 @pytest.mark.parametrize("opened", [Log, LogReader])
 @pytest.mark.parametrize("place", [0, -1], ids=["sealed", "active"])
-def test_an_index_that_was_shifted_while_it_is_open_serves_no_other_record(
+def test_an_index_shifted_while_it_is_open_serves_no_wrong_record(
     tmp_path: Path, opened: type[LogReader], place: int
 ) -> None:
     """Records of equal size fit a shifted index, so only the entries that were read before show the change."""
@@ -123,9 +123,7 @@ def test_an_index_that_was_shifted_while_it_is_open_serves_no_other_record(
             assert [batch["data"].to_pylist() for batch in batches(log, offset, offset + 1)] == [[truth[offset]]]
 
 
-def test_an_index_that_was_damaged_while_it_is_open_is_rebuilt_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_damaged_while_it_is_open_is_rebuilt_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rebuilds: list[int] = []
 
     def counting(self: Segment, expected: int, log_bytes: int | None) -> None:
@@ -173,7 +171,7 @@ def test_a_reader_that_saw_an_undone_append_serves_the_records_after_it(tmp_path
 
 
 @pytest.mark.parametrize("damaged", [10, COUNT - 1])
-def test_a_damaged_record_beside_a_damaged_index_is_the_only_one_lost(folder: Path, damaged: int) -> None:
+def test_a_damaged_record_and_index_cost_only_that_record(folder: Path, damaged: int) -> None:
     with LogReader(folder) as log:
         start, end = log.segment_of(damaged).ends(damaged, damaged + 1)
     path = log_of(folder, 0)
@@ -230,7 +228,7 @@ def cut_as_0_1_0(folder: Path, at: int) -> Path:
 
 
 @pytest.mark.parametrize("repaired_before", [False, True])
-def test_repair_brings_back_what_was_cut_off_at_its_offsets(folder: Path, repaired_before: bool) -> None:
+def test_repair_restores_cut_records_at_their_offsets(folder: Path, repaired_before: bool) -> None:
     cut = cut_as_0_1_0(folder, 20)
     if repaired_before:
         # Version 0.1.0 put a marker into the gap.
@@ -252,7 +250,7 @@ def test_repair_brings_back_what_was_cut_off_at_its_offsets(folder: Path, repair
     assert check(folder, "s").findings == []
 
 
-def test_repair_appends_what_was_cut_off_if_its_offsets_are_taken(folder: Path) -> None:
+def test_repair_appends_cut_records_if_their_offsets_are_taken(folder: Path) -> None:
     cut = cut_as_0_1_0(folder, 20)
     with Log(folder) as log:
         log.append([b"new"])
@@ -265,7 +263,7 @@ def test_repair_appends_what_was_cut_off_if_its_offsets_are_taken(folder: Path) 
     assert not cut.exists()
 
 
-def test_whole_records_of_unknown_offset_are_kept_announced_and_brought_back(
+def test_intact_records_of_unknown_offset_are_kept_reported_and_restored(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = log_of(folder, 0)
@@ -290,7 +288,7 @@ def test_whole_records_of_unknown_offset_are_kept_announced_and_brought_back(
 
 
 @pytest.mark.parametrize("processed", [False, True])
-def test_an_append_of_which_a_power_cut_left_later_pages_takes_no_offsets(folder: Path, processed: bool) -> None:
+def test_an_append_torn_at_its_start_takes_no_offsets(folder: Path, processed: bool) -> None:
     log = Log(folder)
     fill(log, 40, batch=40)
     log.abandon()
@@ -315,7 +313,7 @@ def test_an_append_of_which_a_power_cut_left_later_pages_takes_no_offsets(folder
     assert len(list(folder.glob("*.cut" if processed else "*.bad"))) == 1, "what is whole is not thrown away"
 
 
-def test_a_segment_that_another_follows_is_never_cut(tmp_path: Path) -> None:
+def test_a_segment_before_the_last_is_never_cut(tmp_path: Path) -> None:
     folder = make(tmp_path / "log", 300)
     first, second = firsts_in(folder)[:2]
     header = index_of(folder, first).read_bytes()
@@ -333,7 +331,7 @@ def test_reading_after_the_end_is_still_an_error(folder: Path) -> None:
         log.read(COUNT + 1)
 
 
-def test_a_torn_record_made_of_what_looks_like_records_costs_a_bounded_number_of_sums(
+def test_a_torn_record_that_contains_record_like_bytes_costs_bounded_checksumming(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     size = 1 << 20

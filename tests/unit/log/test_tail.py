@@ -31,7 +31,7 @@ def folder(sound: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("index", ["whole", "missing", "behind"])
-def test_the_last_record_cut_at_every_byte_is_named_and_all_others_are_served(tmp_path: Path, index: str) -> None:
+def test_a_last_record_torn_at_any_byte_is_named_and_all_others_are_served(tmp_path: Path, index: str) -> None:
     count = 12
     sound = make(tmp_path / "sound", count)
     size = segment_files(sound)[-1].stat().st_size
@@ -55,7 +55,7 @@ def test_the_last_record_cut_at_every_byte_is_named_and_all_others_are_served(tm
             assert log.append([payload(count)]).first == count
 
 
-def test_a_tail_that_vanished_at_a_record_boundary_is_noticed(folder: Path) -> None:
+def test_a_tail_lost_at_a_record_boundary_is_noticed(folder: Path) -> None:
     with LogReader(folder) as log:
         at = log.segment_of(20).ends(20, 21)[0]
     with segment_files(folder)[0].open("r+b") as file:
@@ -106,7 +106,7 @@ def test_a_reader_recovers_the_log_if_there_is_no_writer(folder: Path) -> None:
         assert (len(served), damaged) == (COUNT, [])
 
 
-def test_appending_goes_on_after_any_number_of_openings(tmp_path: Path) -> None:
+def test_appending_works_after_any_number_of_reopenings(tmp_path: Path) -> None:
     make(tmp_path / "log", 0)
     for _ in range(20):
         log = Log(tmp_path / "log", clock=Clock())
