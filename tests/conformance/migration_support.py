@@ -112,11 +112,11 @@ def fill(store: StoreUnderTest) -> dict[str, Delivery]:
     return {"held": held, "extended": extended, "dead": dead}
 
 
-def seen(store: StoreUnderTest) -> dict[str, Any]:
+def snapshot(store: StoreUnderTest) -> dict[str, Any]:
     """Return everything that can be read from a store."""
-    told: dict[str, Any] = {"store_id": store.store.store_id, "key": store.store.find_key("abc")}
+    contents: dict[str, Any] = {"store_id": store.store.store_id, "key": store.store.find_key("abc")}
     for info in store.store.list_queues(limit=1_000):
         messages = {state: store.pages(state, queue=info.name) for state in State}
         keys, secret = store.store.list_keys(info.name), store.store.find_secret(info.name)
-        told[info.name] = (info, store.store.stats(info.name), messages, keys, secret)
-    return told
+        contents[info.name] = (info, store.store.stats(info.name), messages, keys, secret)
+    return contents

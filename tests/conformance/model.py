@@ -17,11 +17,11 @@ from penstock.core.ids import DLQ_SUFFIX
 from penstock.core.model import Delivery, Failure, PushItem, PushReceipt, State, backoff_ms
 from penstock.errors import KeyTaken, LeaseLost, PenstockError, QueueFull, UnknownMessage, UnknownQueue
 from penstock.store.common import SETTLED_MINUTES
-from tests.conformance.operators import Operators
+from tests.conformance.operators import AdminCommands
 from tests.conformance.world import UNDONE, Entry, Key, Queue, Settlement
 
 
-class Model(Operators):
+class Model(AdminCommands):
     def __init__(self, clock: Callable[[], int], store_id: int, *, gaps: bool = False) -> None:
         """With `gaps`, ids used by a rolled-back transaction are not reused."""
         super().__init__(clock, store_id)

@@ -10,12 +10,12 @@ from penstock.core import commands as c
 from penstock.core.ids import DLQ_SUFFIX
 from penstock.core.model import State
 from penstock.errors import QueueExists, QueueNotEmpty, UnknownQueue
-from tests.conformance.world import Memory, Queue
+from tests.conformance.world import ModelState, Queue
 
 HOUR_MS = 3_600_000
 
 
-class Operators(Memory):
+class AdminCommands(ModelState):
     def _remove(self, command: c.Remove) -> c.Removed:
         queue = self.home(command.queue)
         return self._discard(queue, [i for i in set(command.ids) if i in {e.id for e in self.of(queue, *State)}])

@@ -62,7 +62,7 @@ changes = st.fixed_dictionaries(
 
 
 @dataclass(frozen=True)
-class Same:
+class FixedCommand:
     """A command that is identical for the store and the model."""
 
     verb: Callable[..., c.Command[Any]]
@@ -97,7 +97,7 @@ class Settle:
 
 
 @dataclass(frozen=True)
-class Together:
+class TransactRecipe:
     """A transaction of several commands."""
 
     recipes: list[Recipe]
@@ -107,7 +107,7 @@ class Together:
 
 
 def same(verb: Callable[..., c.Command[Any]], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Recipe]:
-    return st.builds(Same, st.just(verb), st.fixed_dictionaries(fields))
+    return st.builds(FixedCommand, st.just(verb), st.fixed_dictionaries(fields))
 
 
 picked = st.lists(

@@ -58,17 +58,17 @@ def counter_row(db: Database, queue_id: int) -> dict[str, Any]:
 
 def kept_counters(db: Database, queue_id: int) -> dict[str, Any]:
     kept = counter_row(db, queue_id)
-    if _counts_later(db):
-        _count_the_rest(db, queue_id, kept)
+    if _defers_counters(db):
+        _add_deferred_counts(db, queue_id, kept)
     return kept
 
 
-def _counts_later(db: Database) -> bool:
+def _defers_counters(db: Database) -> bool:
     """Return True if counters may lag behind. PostgreSQL adds counter rows in every commit; only SQLite defers them."""
     return isinstance(db, sqlite3.Connection)
 
 
-def _count_the_rest(db: Database, queue_id: int, kept: dict[str, Any]) -> None:
+def _add_deferred_counts(db: Database, queue_id: int, kept: dict[str, Any]) -> None:
     """Add what the counters do not include yet: a few pushes and leases of plain messages in the one deferred queue."""
     lane = queue_id * 2 << ID_BITS
     new = (lane | kept["last_id"], lane | ID_MAX)
@@ -112,7 +112,7 @@ def _recount(db: Database, queue_id: int, cursor: int) -> dict[str, int]:
 def _check_places(db: Database, queues: dict[int, str]) -> None:
     stored = db.execute("SELECT queue_id, cursor FROM penstock_counter").fetchall()
     cursors = dict(stored)
-    if _counts_later(db):
+    if _defers_counters(db):
         cursors = {queue_id: _uncounted_leases(db, queue_id, cursor)[1] for queue_id, cursor in stored}
     states: dict[int, int] = {}
     for place, queue_id, message_id in db.execute(STATE_ROWS):

@@ -51,7 +51,7 @@ class Replay:
         self.states: dict[int, dict[int, str]] = {}
         self.totals: dict[int, Counter[str]] = {}
         # Queues with incomplete events, for which only the number of messages in each state is known.
-        self.partly: set[int] = set()
+        self.incomplete: set[int] = set()
         # Number of messages by state, for each queue in the journal: the depths recorded on entry plus later events.
         self.held: dict[int, Counter[str | None]] = {}
         # The last lease of each message: its attempt, its time, and whether the message was a dead letter.
@@ -72,25 +72,25 @@ class Replay:
         if what == "created":
             self._meet(event)
             if event.details["options"]["journal"] == "off":
-                self.partly.add(queue_id)
+                self.incomplete.add(queue_id)
                 del self.held[queue_id]
         elif what == "entered":
             if queue_id not in self.names:
                 self._meet(event)
-            self.partly.add(queue_id)
+            self.incomplete.add(queue_id)
             self.held[queue_id] = Counter({state: event.details[state] for state in HELD})
         elif what == "left":
             self._check_held(event)
-            self.partly.add(queue_id)
+            self.incomplete.add(queue_id)
         elif what == "removed":
             self._check_held(event)
             if queue_id in self.names:
                 held = len(self.states.pop(queue_id))
-                assert queue_id in self.partly or held == event.details["held"]
+                assert queue_id in self.incomplete or held == event.details["held"]
                 del self.names[queue_id], self.totals[queue_id]
-                self.partly.discard(queue_id)
+                self.incomplete.discard(queue_id)
 
-    def _meet(self, event: Event) -> None:
+    def _add_queue(self, event: Event) -> None:
         assert event.queue_id not in self.names
         self.names[event.queue_id] = event.queue
         self.states[event.queue_id], self.totals[event.queue_id] = {}, Counter()
@@ -107,7 +107,7 @@ class Replay:
         after, held = self._after(event), self.held[event.queue_id]
         held[_before(event)] -= 1
         held[after] += 1
-        if event.queue_id in self.partly:
+        if event.queue_id in self.incomplete:
             return
         states = self.states[event.queue_id]
         assert states.pop(event.id, None) == _before(event), event
@@ -172,7 +172,7 @@ def check_counters(db: Database, replay: Replay) -> None:
         counters, held = counter_row(db, queue_id), replay.held[queue_id]
         kept = {WAITING: counters["ready"] + counters["scheduled"], **{n: counters[n] for n in (LEASED, DEAD)}}
         assert kept == {state: held[state] for state in HELD}, name
-        if queue_id in replay.partly:
+        if queue_id in replay.incomplete:
             continue
         counted, totals = Counter(replay.states[queue_id].values()), replay.totals[queue_id]
         kept[ARCHIVED] = counters[ARCHIVED]

@@ -51,7 +51,7 @@ def batch(request: pytest.FixtureRequest, store: StoreUnderTest) -> list[Deliver
     return leased
 
 
-def chosen(batch: Sequence[Delivery], part: Sequence[int]) -> tuple[list[Delivery], list[Delivery]]:
+def split_batch(batch: Sequence[Delivery], part: Sequence[int]) -> tuple[list[Delivery], list[Delivery]]:
     """Return the messages at these positions, and all others."""
     return [batch[number] for number in part], [each for number, each in enumerate(batch) if number not in part]
 
@@ -62,7 +62,7 @@ def test_part_of_a_batch_is_acked(
     store: StoreUnderTest, batch: list[Delivery], part: list[int], archive_ms: int | None
 ) -> None:
     store.make(archive_ms=archive_ms)
-    acked, others = chosen(batch, part)
+    acked, others = split_batch(batch, part)
     assert store.ack(*acked) == [OK] * len(acked)
     assert sorted(ids(store.pages(State.LEASED))) == ids(others)
     assert sorted(ids(store.pages(State.ARCHIVED))) == (sorted(ids(acked)) if archive_ms is None else [])
@@ -77,7 +77,7 @@ def test_part_of_a_batch_is_acked(
 def test_acking_the_same_part_again_succeeds_without_effect(
     store: StoreUnderTest, batch: list[Delivery], part: list[int]
 ) -> None:
-    acked, _ = chosen(batch, part)
+    acked, _ = split_batch(batch, part)
     for _ in range(2):
         assert store.ack(*acked) == [OK] * len(acked)
     assert store.info().totals.acked == len(acked)
@@ -90,7 +90,7 @@ def test_acking_the_same_part_again_succeeds_without_effect(
 def test_a_nacked_part_is_redelivered_and_the_rest_stays_leased(
     store: StoreUnderTest, batch: list[Delivery], part: list[int]
 ) -> None:
-    nacked, others = chosen(batch, part)
+    nacked, others = split_batch(batch, part)
     outcome = store.nack(*nacked, delay_ms=0, error="broken")
     assert outcome.states == [State.READY] * len(nacked)
     again = store.lease(limit=COUNT)
@@ -107,7 +107,7 @@ def test_a_nacked_part_is_redelivered_and_the_rest_stays_leased(
 def test_a_released_part_keeps_its_order_and_attempts(
     store: StoreUnderTest, batch: list[Delivery], part: list[int]
 ) -> None:
-    released, others = chosen(batch, part)
+    released, others = split_batch(batch, part)
     assert store.release(*released) == [OK] * len(released)
     again = store.lease(limit=COUNT)
     assert ids(again) == sorted(ids(released))
@@ -119,7 +119,7 @@ def test_a_released_part_keeps_its_order_and_attempts(
 def test_an_extended_part_outlives_the_rest(
     store: StoreUnderTest, clock: Clock, batch: list[Delivery], part: list[int]
 ) -> None:
-    extended, others = chosen(batch, part)
+    extended, others = split_batch(batch, part)
     assert store.extend(*extended, lease_ms=5 * LEASE_MS).results == [OK] * len(extended)
     assert {each.leased_until for each in store.pages(State.LEASED) if each.id in ids(extended)} == {
         clock.now + 5 * LEASE_MS
@@ -136,7 +136,7 @@ def test_an_extended_part_outlives_the_rest(
 def test_removing_a_message_leaves_the_rest_of_its_batch(
     store: StoreUnderTest, clock: Clock, batch: list[Delivery], part: list[int]
 ) -> None:
-    removed, others = chosen(batch, part)
+    removed, others = split_batch(batch, part)
     assert store.do(Remove(queue="q", ids=ids(removed))).removed == len(removed)
     assert store.ack(*removed) == [UNKNOWN] * len(removed)
     assert sorted(ids(store.pages(State.LEASED))) == ids(others)
@@ -148,7 +148,7 @@ def test_removing_a_message_leaves_the_rest_of_its_batch(
 def test_the_unsettled_rest_of_a_batch_expires(
     store: StoreUnderTest, clock: Clock, batch: list[Delivery], part: list[int]
 ) -> None:
-    acked, others = chosen(batch, part)
+    acked, others = split_batch(batch, part)
     store.ack(*acked)
     clock.advance(LEASE_MS)
     again = store.lease(limit=COUNT)

@@ -27,7 +27,7 @@ def open_connection(store: StoreUnderTest) -> Any:
 
 
 @pytest.fixture
-def mine(shared: StoreUnderTest) -> Iterator[Any]:
+def connection(shared: StoreUnderTest) -> Iterator[Any]:
     """The caller's own connection."""
     connection = open_connection(shared)
     yield connection
@@ -48,16 +48,16 @@ def sql_push(store: PostgresUnderTest, connection: psycopg.Connection, *args: An
     return int(row[0])
 
 
-def test_a_push_commits_and_rolls_back_with_the_transaction(shared: StoreUnderTest, mine: Any) -> None:
+def test_a_push_commits_and_rolls_back_with_the_transaction(shared: StoreUnderTest, connection: Any) -> None:
     shared.make()
-    shared.push_on(mine, push_command("kept"))
-    mine.execute("SAVEPOINT mine")
-    shared.push_on(mine, push_command("undone"))
-    mine.execute("ROLLBACK TO SAVEPOINT mine")
+    shared.push_on(connection, push_command("kept"))
+    connection.execute("SAVEPOINT mine")
+    shared.push_on(connection, push_command("undone"))
+    connection.execute("ROLLBACK TO SAVEPOINT mine")
     assert shared.counts() == {}
-    mine.commit()
-    shared.push_on(mine, push_command("rolled back"))
-    mine.rollback()
+    connection.commit()
+    shared.push_on(connection, push_command("rolled back"))
+    connection.rollback()
     assert shared.counts() == {"ready": 1}
     assert shared.drain() == ["kept"]
 
@@ -83,19 +83,19 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_it_is_stored_counted_and_journalled_like_any_push(
-    shared: StoreUnderTest, mine: Any, options: dict[str, Any]
+    shared: StoreUnderTest, connection: Any, options: dict[str, Any]
 ) -> None:
     for queue in ("n/t/theirs", "n/t/mine"):
         shared.make(queue, **options)
     receipts = [
         shared.do(Push(queue="n/t/theirs", messages=MESSAGES)).receipts,
-        shared.push_on(mine, Push(queue="n/t/mine", messages=MESSAGES)),
+        shared.push_on(connection, Push(queue="n/t/mine", messages=MESSAGES)),
     ]
-    mine.commit()
+    connection.commit()
     assert [[r.duplicate for r in each] for each in receipts] == [[n == 4 for n in range(len(MESSAGES))]] * 2
     assert all(each[4].id == each[3].id and each[4].uuid == each[3].uuid for each in receipts)
     shared.clock.advance(2_000)
-    for look in (_stored, _counted, _told):
+    for look in (_stored, _counted, _journalled):
         theirs, own = (look(shared, queue) for queue in ("n/t/theirs", "n/t/mine"))
         assert theirs == own
     assert shared.try_lease(scope="n", limit=20).messages or "delay_ms" in options
@@ -110,55 +110,57 @@ def _counted(store: StoreUnderTest, queue: str) -> Any:
     return msgspec.structs.replace(store.info(queue), name="")
 
 
-def _told(store: StoreUnderTest, queue: str) -> list[Any]:
+def _journalled(store: StoreUnderTest, queue: str) -> list[Any]:
     if not store._journal:
         return []
     events = [event for event in events_of(store) if event.queue == queue and event.kind == "pushed"]
-    told = {event.pushed_at: event for event in events}
-    assert all(event.uuid for event in told.values())
+    by_time = {event.pushed_at: event for event in events}
+    assert all(event.uuid for event in by_time.values())
     return [
         msgspec.structs.replace(event, offset=0, number=0, id=0, uuid="", queue="", queue_id=0)
         for event in sorted(events, key=lambda event: event.id or 0)
     ]
 
 
-def test_keys_are_shared_with_other_pushes(shared: StoreUnderTest, mine: Any) -> None:
+def test_keys_are_shared_with_other_pushes(shared: StoreUnderTest, connection: Any) -> None:
     shared.make()
     first = shared.push("a", key="theirs")
-    (again,) = shared.push_on(mine, push_command("b", key="theirs"))
+    (again,) = shared.push_on(connection, push_command("b", key="theirs"))
     assert (again.id, again.duplicate) == (first[0], True)
-    (fresh,) = shared.push_on(mine, push_command("c", key="mine"))
-    mine.commit()
+    (fresh,) = shared.push_on(connection, push_command("c", key="mine"))
+    connection.commit()
     assert shared.push("d", key="mine") == [fresh.id]
     assert shared.drain() == ["a", "c"]
     # A key is free once its window has passed and its message is gone.
     shared.clock.advance(2 * 86_400_000)
-    (free,) = shared.push_on(mine, push_command("e", key="mine"))
+    (free,) = shared.push_on(connection, push_command("e", key="mine"))
     assert free.duplicate
-    mine.rollback()
+    connection.rollback()
     for message in shared.lease(limit=9):
         shared.ack(message)
-    (free,) = shared.push_on(mine, push_command("f", key="mine"))
-    mine.commit()
+    (free,) = shared.push_on(connection, push_command("f", key="mine"))
+    connection.commit()
     assert not free.duplicate
     assert shared.drain() == ["f"]
 
 
-def test_a_refused_push_changes_nothing_and_leaves_the_transaction_usable(shared: StoreUnderTest, mine: Any) -> None:
+def test_a_refused_push_changes_nothing_and_leaves_the_transaction_usable(
+    shared: StoreUnderTest, connection: Any
+) -> None:
     shared.make(max_size=2)
     shared.make("slow", push_rate=1, push_burst=2)
     with pytest.raises(UnknownQueue):
-        shared.push_on(mine, Push(queue="none", messages=[PushItem(payload=b"x")]))
-    shared.push_on(mine, push_command("a", key="1"))
+        shared.push_on(connection, Push(queue="none", messages=[PushItem(payload=b"x")]))
+    shared.push_on(connection, push_command("a", key="1"))
     with pytest.raises(QueueFull, match=r"is full \(1 of at most 2"):
-        shared.push_on(mine, Push(queue="q", messages=[PushItem(payload=b"x", key=str(n)) for n in range(4)]))
+        shared.push_on(connection, Push(queue="q", messages=[PushItem(payload=b"x", key=str(n)) for n in range(4)]))
     for key in ("2", "1"):
-        shared.push_on(mine, push_command("b", key=key))
-    shared.push_on(mine, Push(queue="slow", messages=[PushItem(payload=b"x")] * 2))
+        shared.push_on(connection, push_command("b", key=key))
+    shared.push_on(connection, Push(queue="slow", messages=[PushItem(payload=b"x")] * 2))
     with pytest.raises(RateLimited) as refused:
-        shared.push_on(mine, push_command("y", queue="slow"))
+        shared.push_on(connection, push_command("y", queue="slow"))
     assert 0 < refused.value.retry_after_ms <= 1_001
-    mine.commit()
+    connection.commit()
     assert (shared.drain(), shared.drain("slow")) == (["a", "b"], ["x", "x"])
     with pytest.raises(RateLimited):
         shared.push("z", queue="slow")
@@ -166,25 +168,25 @@ def test_a_refused_push_changes_nothing_and_leaves_the_transaction_usable(shared
     shared.push("z", queue="slow")
 
 
-def test_expired_messages_do_not_count_against_max_size(shared: StoreUnderTest, mine: Any) -> None:
+def test_expired_messages_do_not_count_against_max_size(shared: StoreUnderTest, connection: Any) -> None:
     shared.make(max_size=2)
     shared.push("ready", ttl_ms=1_000)
     shared.push("scheduled", delay_ms=100, ttl_ms=1_000)
     with pytest.raises(QueueFull):
-        shared.push_on(mine, push_command("early"))
+        shared.push_on(connection, push_command("early"))
     shared.clock.advance(1_000)
-    shared.push_on(mine, push_command("fits"))
-    mine.commit()
+    shared.push_on(connection, push_command("fits"))
+    connection.commit()
     assert shared.drain() == ["fits"]
 
 
-def test_an_autocommit_connection_commits_each_push(shared: StoreUnderTest, mine: Any) -> None:
+def test_an_autocommit_connection_commits_each_push(shared: StoreUnderTest, connection: Any) -> None:
     shared.make()
-    if isinstance(mine, sqlite3.Connection):
-        mine.isolation_level = None
+    if isinstance(connection, sqlite3.Connection):
+        connection.isolation_level = None
     else:
-        mine.autocommit = True
-    shared.push_on(mine, push_command("a"))
+        connection.autocommit = True
+    shared.push_on(connection, push_command("a"))
     assert shared.drain() == ["a"]
 
 

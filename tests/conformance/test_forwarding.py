@@ -29,13 +29,13 @@ async def make(broker: Broker, queue: str, **options: Any) -> None:
     await broker.configure(queue, options, create=QueueOptions())
 
 
-async def kill(broker: Broker, queue: str, *payloads: bytes) -> None:
+async def dead_letter(broker: Broker, queue: str, *payloads: bytes) -> None:
     await broker.push(queue, [PushItem(payload=payload) for payload in payloads])
     leased = await broker.lease(queue, limit=len(payloads))
     await broker.nack(queue, [SettleItem(message.id, message.token) for message in leased])
 
 
-class Reads:
+class PeekCounter:
     """Counts the messages that a broker reads by peeking."""
 
     def __init__(self, broker: Broker) -> None:
@@ -53,13 +53,13 @@ def test_a_redrive_by_ids_reads_no_other_messages_of_a_shared_dead_letter_queue(
     async def use(broker: Broker) -> None:
         await make(broker, "failed", max_attempts=1)
         await make(broker, "q", max_attempts=1, dlq="failed")
-        await kill(broker, "q", b"a", b"b", b"c", b"d")
+        await dead_letter(broker, "q", b"a", b"b", b"c", b"d")
         letters, _ = await broker.peek("failed", limit=9)
         # One message dies again in the dead-letter queue, and another is leased from it.
         again, leased = await broker.lease("failed", limit=2)
         await broker.nack("failed", [SettleItem(again.id, again.token)])
         waiting = next(each.id for each in letters if each.id not in (again.id, leased.id))
-        reads = Reads(broker)
+        reads = PeekCounter(broker)
         redriven = await broker.redrive("q", ids=[again.id, leased.id, waiting, waiting, 10**6])
         assert (redriven.matched, redriven.moved, reads.count) == (2, 2, 0)
         assert len(await broker.lease("q", limit=9)) == 2
@@ -72,16 +72,16 @@ def test_a_sweep_rereads_dead_letters_only_when_more_have_died(store: StoreUnder
         await make(broker, "middle", max_attempts=1)
         await make(broker, "q", max_attempts=1, dlq="middle")
         await make(broker, "last")
-        await kill(broker, "q", b"a", b"b", b"c")
+        await dead_letter(broker, "q", b"a", b"b", b"c")
         letters = await broker.lease("middle", limit=3)
         await broker.nack("middle", [SettleItem(each.id, each.token) for each in letters])
         await broker.configure("q", {"dlq": True})
         await broker.configure("middle", {"dlq": "last"})
-        reads = Reads(broker)
+        reads = PeekCounter(broker)
         for _ in range(3):
             await broker.sweep()
         assert reads.count == 0
-        await kill(broker, "middle", b"its own")
+        await dead_letter(broker, "middle", b"its own")
         await broker.sweep()
         assert [each.payload for each in await broker.lease("last", limit=9)] == [b"its own"]
         info = await broker.find_queue("middle")

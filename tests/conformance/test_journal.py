@@ -24,7 +24,7 @@ HELD = {"waiting": 4, "leased": 2, "dead": 1}
 NOTHING = {"waiting": 0, "leased": 0, "dead": 0}
 
 
-def told(store: StoreUnderTest) -> list[dict[str, Any]]:
+def queue_events(store: StoreUnderTest) -> list[dict[str, Any]]:
     """Return the details of all queue events except creation and changed options."""
     found = [event.details for event in events_of(store) if event.kind == "queue"]
     return [details for details in found if details["what"] not in ("created", "changed")]
@@ -40,7 +40,7 @@ def test_leaving_and_reentering_the_journal_records_the_depth(
     journalled.make(journal="off", lease_ms=9)
     journalled.make(journal="full")
     more = {**HELD, "waiting": HELD["waiting"] + 2}
-    assert told(journalled) == [{"what": "left", **HELD}, {"what": "entered", **more}]
+    assert queue_events(journalled) == [{"what": "left", **HELD}, {"what": "entered", **more}]
 
 
 def test_dropping_a_journalled_queue_records_its_depth(journalled: StoreUnderTest) -> None:
@@ -54,7 +54,7 @@ def test_dropping_a_journalled_queue_records_its_depth(journalled: StoreUnderTes
     for queue in ("q", "untold", "empty"):
         journalled.do(Drop(queue=queue, force=True))
     held = sum(EVERY_STATE.values())
-    assert told(journalled)[1:] == [
+    assert queue_events(journalled)[1:] == [
         {"what": "removed", "held": held, **HELD, "since": alive_since},
         {"what": "removed", "held": held},
         {"what": "removed", "held": 0, **NOTHING, "since": journalled.clock()},
@@ -81,7 +81,7 @@ def test_a_journal_that_starts_later_records_initial_depths(journalled: StoreUnd
     leased = journalled.lease("q", 2)
     journalled.switch_journal(True)
     held = {**HELD, "waiting": HELD["waiting"] - 2, "leased": HELD["leased"] + 2}
-    assert told(journalled) == [{"what": "entered", **held}, {"what": "entered", **NOTHING}]
+    assert queue_events(journalled) == [{"what": "entered", **held}, {"what": "entered", **NOTHING}]
     journalled.ack(leased[0])
     journalled.nack(leased[1])
     journalled.redrive("q")
@@ -117,7 +117,7 @@ def test_a_journal_that_stops_records_final_depths(journalled: StoreUnderTest) -
     journalled.switch_journal(False)
     journalled.push("untold")
     journalled.switch_journal(True)
-    assert told(journalled) == [
+    assert queue_events(journalled) == [
         {"what": "left", **HELD, "waiting": HELD["waiting"] + 2},
         {"what": "entered", **HELD, "waiting": HELD["waiting"] + 3},
     ]
@@ -135,7 +135,7 @@ def test_a_busy_store_is_journalled_only_after_the_journal_starts(
     other.apply([push_command("after")])
     journalled.ack(*journalled.lease("q", 2))
     other.apply([push_command("last")])
-    assert told(journalled) == [{"what": "entered", **NOTHING, "waiting": 5}]
+    assert queue_events(journalled) == [{"what": "entered", **NOTHING, "waiting": 5}]
     assert [event.kind for event in events_of(journalled)].count("pushed") == 2
 
 
@@ -146,7 +146,7 @@ def test_only_one_of_many_concurrent_starts_records_initial_depths(journalled: S
     with ThreadPoolExecutor(4) as pool:
         for store in pool.map(lambda _: journalled.open_another(), range(8)):
             store.close()
-    assert told(journalled) == [{"what": "entered", **NOTHING, "waiting": 1}]
+    assert queue_events(journalled) == [{"what": "entered", **NOTHING, "waiting": 1}]
 
 
 def test_a_journal_starts_between_transactions_of_others(unjournalled: PostgresUnderTest) -> None:
@@ -166,11 +166,11 @@ def test_a_journal_starts_between_transactions_of_others(unjournalled: PostgresU
             unjournalled.push_on(pusher, push_command("on its way"))
             maker.execute("SELECT pg_advisory_xact_lock(%s)", (unjournalled._context.lock_key(CREATING, 0),))
             begins.start()
-            eventually(lambda: _waited_for(unjournalled) == [ALIVE])
-        eventually(lambda: _waited_for(unjournalled) == [CREATING])
+            eventually(lambda: _awaited_locks(unjournalled) == [ALIVE])
+        eventually(lambda: _awaited_locks(unjournalled) == [CREATING])
         goes_on.start()
         makes.start()
-        eventually(lambda: _waited_for(unjournalled) == [ALIVE, CREATING, CREATING])
+        eventually(lambda: _awaited_locks(unjournalled) == [ALIVE, CREATING, CREATING])
     for thread in (begins, goes_on, makes):
         thread.join()
     details = [
@@ -180,7 +180,7 @@ def test_a_journal_starts_between_transactions_of_others(unjournalled: PostgresU
     unjournalled.check()
 
 
-def _waited_for(store: PostgresUnderTest) -> list[int]:
+def _awaited_locks(store: PostgresUnderTest) -> list[int]:
     """Return the kinds of advisory locks that sessions are waiting for."""
     wanted = (
         "SELECT objid::bigint >> 10 & 63 FROM pg_locks "

@@ -73,7 +73,7 @@ class Machine(RuleBasedStateMachine):
     @initialize(options=st.lists(st.one_of(st.just({}), r.changes), min_size=len(r.QUEUES), max_size=len(r.QUEUES)))
     def make_queues(self, options: list[dict[str, Any]]) -> None:
         for name, chosen in zip(r.QUEUES, options, strict=True):
-            self.run(r.Same(c.Configure, {"queue": name, "changes": chosen, "create": r.OPTIONS}))
+            self.run(r.FixedCommand(c.Configure, {"queue": name, "changes": chosen, "create": r.OPTIONS}))
 
     def run(self, *recipes: r.Recipe) -> None:
         found = self.stores[self.turn].apply([recipe.make(self.leases, for_store=True) for recipe in recipes])
@@ -163,15 +163,19 @@ class Machine(RuleBasedStateMachine):
         """Lease a batch and settle parts of it, some twice. Pushes to another queue can leave gaps between the ids."""
         for is_other, count in turns:
             messages = [PushItem(payload=b"x")] * count
-            self.run(r.Same(c.Push, {"queue": other if is_other else queue, "messages": messages, "create": r.OPTIONS}))
+            self.run(
+                r.FixedCommand(
+                    c.Push, {"queue": other if is_other else queue, "messages": messages, "create": r.OPTIONS}
+                )
+            )
         before = len(self.leases)
-        self.run(r.Same(c.Lease, {"queue": queue, "limit": 12, "worker": "w"}))
+        self.run(r.FixedCommand(c.Lease, {"queue": queue, "limit": 12, "worker": "w"}))
         count = len(self.leases) - before
         for verb, numbers, token in settles if count else ():
             self.run(r.Settle(verb, [(number % count, token) for number in numbers], False))
             self.counters_are_right()
         self.clock.advance(ms)
-        self.run(r.Same(c.CatchUp, {"queue": queue}))
+        self.run(r.FixedCommand(c.CatchUp, {"queue": queue}))
 
     @rule(
         queue=r.queue_names,
@@ -182,14 +186,14 @@ class Machine(RuleBasedStateMachine):
     )
     def fail(self, queue: str, messages: list[PushItem], times: int, error: str | None, then: str) -> None:
         """Lease and nack all messages until they are dead letters, then redrive or ack those."""
-        self.run(r.Same(c.Push, {"queue": queue, "messages": messages, "create": r.OPTIONS}))
+        self.run(r.FixedCommand(c.Push, {"queue": queue, "messages": messages, "create": r.OPTIONS}))
         for _ in range(times):
-            everything = r.Same(c.Lease, {"queue": queue, "limit": 20})
+            everything = r.FixedCommand(c.Lease, {"queue": queue, "limit": 20})
             self.work(everything, r.Settle(c.Nack, [], False, {"delay_ms": 0, "error": error}))
         if then == "redrive":
-            self.run(r.Same(c.Redrive, {"queue": queue}))
+            self.run(r.FixedCommand(c.Redrive, {"queue": queue}))
         elif then == "ack":
-            self.work(r.Same(c.Lease, {"queue": queue + ".dlq", "limit": 2}), r.Settle(c.Ack, [], False))
+            self.work(r.FixedCommand(c.Lease, {"queue": queue + ".dlq", "limit": 2}), r.Settle(c.Ack, [], False))
 
     @rule(recipe=st.one_of(r.configure, r.configure, r.configure, r.pause))
     def change(self, recipe: r.Recipe) -> None:
@@ -204,13 +208,17 @@ class Machine(RuleBasedStateMachine):
         self.clock.advance(ms)
         self.run(recipe)
 
-    @rule(recipes=st.lists(st.one_of(r.anything, st.builds(r.Together, st.lists(r.anything, max_size=3))), max_size=4))
+    @rule(
+        recipes=st.lists(
+            st.one_of(r.anything, st.builds(r.TransactRecipe, st.lists(r.anything, max_size=3))), max_size=4
+        )
+    )
     def several(self, recipes: list[r.Recipe]) -> None:
         self.run(*recipes)
 
     @rule(recipes=st.lists(r.anything, min_size=1, max_size=4))
     def transact(self, recipes: list[r.Recipe]) -> None:
-        self.run(r.Together(recipes))
+        self.run(r.TransactRecipe(recipes))
 
     @rule(
         queue=r.queue_or_dlq,
@@ -282,7 +290,7 @@ class PostgresMachine(Machine):
         # A store may postpone expirations to a push in the next second. The model expires messages at once.
         commands = [recipe.make(self.leases, for_store=True) for recipe in recipes]
         for queue in sorted({command.queue for command in commands if isinstance(command, c.Push)}):
-            super().run(r.Same(c.CatchUp, {"queue": queue}))
+            super().run(r.FixedCommand(c.CatchUp, {"queue": queue}))
 
     def open(self) -> Store:
         return open_store(self.schema, self.clock, journal=self.journal)

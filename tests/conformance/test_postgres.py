@@ -64,7 +64,7 @@ def test_a_slow_commit_of_a_message_already_due_wakes_others(
     another = on_server.open_another()
     commit = PostgresTransaction.commit
 
-    def slowly(tx: PostgresTransaction) -> None:
+    def commit_slowly(tx: PostgresTransaction) -> None:
         if tx.schedules:
             clock.advance(5_000)
             another.apply([Lease(queue="q")])
@@ -73,7 +73,7 @@ def test_a_slow_commit_of_a_message_already_due_wakes_others(
             time.sleep(2 * SLACK_MS / 1000)
         commit(tx)
 
-    monkeypatch.setattr(PostgresTransaction, "commit", slowly)
+    monkeypatch.setattr(PostgresTransaction, "commit", commit_slowly)
     on_server.send(PushItem(payload=b"late", delay_ms=1_000))
     eventually(lambda: bool(another.apply([Lease(queue="q")])[0].messages))
 
@@ -254,9 +254,9 @@ def test_a_push_with_a_lost_response_is_done_once_and_returns_its_id(schema: str
         store.close()
 
 
-@pytest.mark.parametrize("way", ["on_server", "unjournalled"])
-def test_a_slow_wake_at_query_is_not_repeated(request: pytest.FixtureRequest, way: str) -> None:
-    store: PostgresUnderTest = request.getfixturevalue(way)
+@pytest.mark.parametrize("store_fixture", ["on_server", "unjournalled"])
+def test_a_slow_wake_at_query_is_not_repeated(request: pytest.FixtureRequest, store_fixture: str) -> None:
+    store: PostgresUnderTest = request.getfixturevalue(store_fixture)
     store.push("a")
     (leased,) = store.lease(lease_ms=9_000)
     store._context.slow_seconds = 0.0

@@ -26,7 +26,7 @@ def schema() -> Iterator[str]:
     drop_schema(name)
 
 
-def through(cutter: Cutter, schema: str) -> PostgresStore:
+def open_through(cutter: Cutter, schema: str) -> PostgresStore:
     return PostgresStore(f"postgresql://postgres@/postgres?host={cutter.folder}", schema=schema)
 
 
@@ -63,7 +63,7 @@ def test_a_queue_is_locked_even_if_another_thread_caches_it_meanwhile(on_server:
 
 def test_a_committed_batch_is_not_repeated_when_the_compaction_fails(schema: str) -> None:
     with Cutter(cluster().folder, cut_before=True, at=b"WITH taken AS") as cutter:
-        store = through(cutter, schema)
+        store = open_through(cutter, schema)
         store._context.uncompacted_counters = UNCOMPACTED_MAX
         cutter.armed.set()
         store.apply([push_command("once")])
@@ -96,7 +96,7 @@ def test_a_commit_lost_in_a_crash_is_not_confused_with_another(taken: bool) -> N
         before.apply([push_command("b")])
         before.close()
         with Cutter(own.folder, cut_before=True, meanwhile=crash) as cutter:
-            store = through(cutter, "penstock")
+            store = open_through(cutter, "penstock")
             cutter.armed.set()
             ack = Ack(queue="q", items=[SettleItem(message.id, message.token) for message in leased.messages])
             if taken:

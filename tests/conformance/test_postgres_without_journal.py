@@ -31,7 +31,7 @@ def items(*messages: object) -> list[SettleItem]:
     return [SettleItem(message.id, message.token) for message in messages]  # type: ignore[attr-defined]
 
 
-def through(cutter: Cutter, schema: str) -> PostgresStore:
+def open_through(cutter: Cutter, schema: str) -> PostgresStore:
     return PostgresStore(f"postgresql://postgres@/postgres?host={cutter.folder}", schema=schema)
 
 
@@ -125,7 +125,7 @@ def test_a_batch_for_several_queues_answers_each(unjournalled: PostgresUnderTest
 @pytest.mark.parametrize("kept", [True, False])
 def test_an_ack_with_a_lost_response_is_done_once(schema: str, kept: bool) -> None:
     with Cutter(cluster().folder, cut_before=not kept, at=b".finish_ranges") as cutter:
-        store = through(cutter, schema)
+        store = open_through(cutter, schema)
         store.apply([push_command("a"), push_command("b")])
         (leased,) = store.apply([Lease(queue="q", limit=2)])
         mine, stale = items(*leased.messages)

@@ -95,9 +95,9 @@ def test_a_scope_excludes_dead_letters(store: StoreUnderTest) -> None:
 
 def test_a_message_pushed_in_the_same_batch_is_leased(store: StoreUnderTest) -> None:
     for payload in ("first", "second"):
-        _, met = store.apply([push_command(payload, "n/t/a"), Lease(scope="n", limit=5)])
-        assert texts(met.messages) == [payload]
-        assert store.ack(*met.messages) == ["ok"]
+        _, leased = store.apply([push_command(payload, "n/t/a"), Lease(scope="n", limit=5)])
+        assert texts(leased.messages) == [payload]
+        assert store.ack(*leased.messages) == ["ok"]
         assert scope(store, "n") == []
 
 

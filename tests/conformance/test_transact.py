@@ -178,10 +178,10 @@ def test_acks_of_one_batch_are_checked_one_by_one(store: StoreUnderTest, clock: 
     store.do(Extend(queue="q", items=[extended], lease_ms=9_000))
     store.do(Nack(queue="q", items=[nacked]))
     wrong = SettleItem(stale.id, good.token)
-    asked = [good, extended, wrong, twice, twice, nacked, last]
-    told = store.apply([Ack(queue="q", items=[item]) for item in asked])
+    items = [good, extended, wrong, twice, twice, nacked, last]
+    outcomes = store.apply([Ack(queue="q", items=[item]) for item in items])
     ok, lost = Settled.OK, Settled.STALE
-    assert [each.results[0] for each in told] == [ok, ok, lost, ok, ok, lost, ok]
+    assert [each.results[0] for each in outcomes] == [ok, ok, lost, ok, ok, lost, ok]
     assert store.counts() == {"leased": 1, "scheduled": 1}
 
 
@@ -189,8 +189,8 @@ def test_acks_of_one_batch_notice_a_message_removed_by_another_process(shared: S
     shared.push(*"abc")
     items = [SettleItem(m.id, m.token) for m in (shared.lease_one() for _ in range(3))]
     shared.open_another().apply([Remove(queue="q", ids=[items[1].id])])
-    told = shared.apply([Ack(queue="q", items=[item]) for item in items])
-    assert [each.results[0] for each in told] == [Settled.OK, Settled.UNKNOWN, Settled.OK]
+    outcomes = shared.apply([Ack(queue="q", items=[item]) for item in items])
+    assert [each.results[0] for each in outcomes] == [Settled.OK, Settled.UNKNOWN, Settled.OK]
 
 
 @pytest.mark.parametrize("limit", [1, 3])

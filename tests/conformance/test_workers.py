@@ -37,7 +37,7 @@ def worker(store: StoreUnderTest, name: str = "ada") -> WorkerInfo:
     return found  # type: ignore[no-any-return]
 
 
-def told(store: StoreUnderTest) -> list[tuple[str, str]]:
+def worker_events(store: StoreUnderTest) -> list[tuple[str, str]]:
     """Return the worker events in the journal."""
     return [(event.details["what"], event.details["worker"]) for event in events_of(store) if event.kind == "worker"]
 
@@ -143,7 +143,7 @@ def test_the_journal_records_connects_and_disconnects(journalled: StoreUnderTest
     beat(journalled, server("one"))
     journalled.clock.advance(STALE_MS + 1)
     beat(journalled, server("one", START_MS + 1))
-    assert told(journalled) == [
+    assert worker_events(journalled) == [
         ("connected", "ada"),
         ("connected", "one"),
         ("disconnected", "one"),

@@ -96,7 +96,7 @@ PEEK_ORDER: dict[State, Callable[[Entry], Any]] = {
 }
 
 
-class Memory:
+class ModelState:
     def __init__(self, clock: Callable[[], int], store_id: int) -> None:
         self.clock = clock
         self.store_id = store_id

@@ -92,23 +92,23 @@ def server(folder: Path, **settings: str) -> Iterator[str]:
     env = clean_environment(
         PENSTOCK_PORT="0", PENSTOCK_DATA=str(folder / "data"), PENSTOCK_CANARY_MS="0", PENSTOCK_ACCESS_LOG="false"
     )
-    said = folder / "said"
-    with said.open("wb") as stderr:
+    log = folder / "log"
+    with log.open("wb") as stderr:
         process = subprocess.Popen([PENSTOCK, "serve"], env=env | settings, stderr=stderr, cwd=folder)
     try:
-        yield wait_for_address(process, said)
+        yield wait_for_address(process, log)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_SECONDS) == 0, said.read_text()
+        assert process.wait(PATIENCE_SECONDS) == 0, log.read_text()
     finally:
         process.kill()
         process.wait()
 
 
-def wait_for_address(process: subprocess.Popen[bytes], said: Path) -> str:
+def wait_for_address(process: subprocess.Popen[bytes], log: Path) -> str:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
-        found = re.search(r"listens on (http://\S+) ", said.read_text())
+        found = re.search(r"listens on (http://\S+) ", log.read_text())
         if found:
             return found[1]
         time.sleep(0.02)
-    raise AssertionError(f"no server: {said.read_text()}")
+    raise AssertionError(f"no server: {log.read_text()}")

@@ -23,7 +23,7 @@ class Tally:
     errors: list[str] = field(default_factory=list)
 
 
-def steadily(path: Path, seed: int, seconds: float, queue: LiteQueue | None = None) -> Tally:
+def use_continuously(path: Path, seed: int, seconds: float, queue: LiteQueue | None = None) -> Tally:
     """Use one open queue for some time, possibly shared with other threads."""
     tally, chance, deadline = Tally(), random.Random(seed), time.monotonic() + seconds
     try:
@@ -39,7 +39,7 @@ def steadily(path: Path, seed: int, seconds: float, queue: LiteQueue | None = No
     return tally
 
 
-def reopening(path: Path, seed: int, seconds: float) -> Tally:
+def use_reopened(path: Path, seed: int, seconds: float) -> Tally:
     """Repeatedly open the file, use it a little and close it."""
     tally, chance, deadline = Tally(), random.Random(seed), time.monotonic() + seconds
     try:
@@ -54,24 +54,24 @@ def reopening(path: Path, seed: int, seconds: float) -> Tally:
 
 def _use(queue: LiteQueue, chance: random.Random, tally: Tally) -> None:
     qname = chance.choice(QNAMES)
-    way = chance.random()
-    if way < 0.25:
+    action = chance.random()
+    if action < 0.25:
         tally.put.append(queue.put(b"%d" % chance.getrandbits(40), qname, priority=chance.choice((0, 0, 1))))
-    elif way < 0.35:
+    elif action < 0.35:
         tally.put += queue.put_many([b"x" * chance.randrange(2_000) for _ in range(5)], qname)
-    elif way < 0.6:
+    elif action < 0.6:
         with queue.process(qname) as message:
             pass
         if message is not None:
             tally.acked.append(message.id)
-    elif way < 0.75:
+    elif action < 0.75:
         messages = queue.pop_many(8, qname)
         lost = queue.ack_many(messages[:4]) + queue.nack_many(messages[4:], delay=0)
         assert not lost
         tally.acked += [message.id for message in messages[:4]]
-    elif way < 0.85:
+    elif action < 0.85:
         queue.peek(qname)
-    elif way < 0.95:
+    elif action < 0.95:
         queue.qsize(qname)
     else:
         queue.dlq(qname)

@@ -70,10 +70,10 @@ class MovableClock:
 class Pages(SimpleHTTPRequestHandler):
     """Serves the client's files, and receives the reports of the pages."""
 
-    told: ClassVar[queue.Queue[Any]]
+    reports: ClassVar[queue.Queue[Any]]
 
     def do_POST(self) -> None:
-        self.told.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        self.reports.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
         self.send_response(204)
         self.end_headers()
 
@@ -84,13 +84,13 @@ class Pages(SimpleHTTPRequestHandler):
 @contextmanager
 def pages() -> Iterator[tuple[str, queue.Queue[Any]]]:
     """Yield the address, and a queue of the pages' reports."""
-    told: queue.Queue[Any] = queue.Queue()
-    handler = partial(type("Told", (Pages,), {"told": told}), directory=str(CLIENT))
+    reports: queue.Queue[Any] = queue.Queue()
+    handler = partial(type("ReportingPages", (Pages,), {"reports": reports}), directory=str(CLIENT))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}", told
+            yield f"http://127.0.0.1:{server.server_port}", reports
         finally:
             server.shutdown()
             thread.join()

@@ -28,7 +28,7 @@ from tests.integration.serving import Running, running
 pytestmark = pytest.mark.timeout(180)
 
 
-def work(server: Running, stop: threading.Event) -> None:
+def change_everything(server: Running, stop: threading.Event) -> None:
     """Keep changing everything in the file: queues, streams and consumer positions."""
     with penstock.connect(f"http://127.0.0.1:{server.port}") as client:
         queue, stream = client.create_queue("q", exist_ok=True), client.create_stream("s", exist_ok=True)
@@ -64,7 +64,7 @@ def check(path: Path) -> int:
 def test_a_backup_during_traffic_is_consistent(tmp_path: Path) -> None:
     stop = threading.Event()
     with running(tmp_path / "data") as server, server.client() as client:
-        worker = threading.Thread(target=work, args=(server, stop))
+        worker = threading.Thread(target=change_everything, args=(server, stop))
         worker.start()
         try:
             eventually(lambda: client.get("/streams/s").status == 200 and client.get("/streams/s").json["next"] > 4)
@@ -143,11 +143,11 @@ def test_damage_does_not_prevent_backing_up_and_restoring_the_rest(tmp_path: Pat
         for name in ("first", "middle", "nameless", "sound"):
             client.create_stream(name).append_many(["a", "b", "c"])
             client.stream(name).commit("reader", 0)
-    spoil(stream_file(path, "first"), HEAD_BYTES, HEAD_BYTES + HEADER_BYTES)
-    spoil(stream_file(path, "middle"), HEAD_BYTES + 2 * HEADER_BYTES + 1)
-    spoil(stream_file(path, "nameless").with_name(STREAM), 5)
+    corrupt(stream_file(path, "first"), HEAD_BYTES, HEAD_BYTES + HEADER_BYTES)
+    corrupt(stream_file(path, "middle"), HEAD_BYTES + 2 * HEADER_BYTES + 1)
+    corrupt(stream_file(path, "nameless").with_name(STREAM), 5)
     [journal] = journal_folder(path).glob("*.log")
-    spoil(journal, HEAD_BYTES + HEADER_BYTES)
+    corrupt(journal, HEAD_BYTES + HEADER_BYTES)
     made = command("backup", str(copy), "--db", str(path), "--json")
     assert made.code == 3, made.err
     assert (made.json["streams"], made.json["stream_records"]) == (4, 2 + 2 + 3)
@@ -182,7 +182,7 @@ def stream_file(path: Path, stream: str) -> Path:
     return file
 
 
-def spoil(file: Path, *places: int) -> None:
+def corrupt(file: Path, *places: int) -> None:
     data = bytearray(file.read_bytes())
     for place in places:
         data[place] ^= 1
@@ -200,11 +200,11 @@ def test_a_backup_never_overwrites_another(tmp_path: Path) -> None:
 def test_a_backup_path_need_not_be_utf_8(tmp_path: Path) -> None:
     penstock.connect(f"sqlite:///{tmp_path}/q.db").close()
     name = f"{tmp_path}/\udcff"
-    told = command("backup", name, "--db", f"{tmp_path}/q.db", "--json")
-    assert (told.code, told.json["backup"]) == (0, name)
-    told = command("backup", f"{name}2", "--db", f"{tmp_path}/q.db")
-    assert (told.code, told.err) == (0, "")
-    assert "dcff2" in told.out
+    result = command("backup", name, "--db", f"{tmp_path}/q.db", "--json")
+    assert (result.code, result.json["backup"]) == (0, name)
+    result = command("backup", f"{name}2", "--db", f"{tmp_path}/q.db")
+    assert (result.code, result.err) == (0, "")
+    assert "dcff2" in result.out
 
 
 def test_a_stream_with_an_active_writer_is_not_restored(tmp_path: Path) -> None:

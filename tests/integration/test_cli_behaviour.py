@@ -43,7 +43,7 @@ def file(tmp_path: Path) -> Queues:
 
 
 @pytest.fixture
-def silent() -> Iterator[socket.socket]:
+def silent_server() -> Iterator[socket.socket]:
     """A server that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(60)
@@ -91,12 +91,12 @@ def test_a_missing_server_is_reported_as_unreachable(tmp_path: Path) -> None:
     assert penstock("queue", "list", "--url", "http://no.such.host.invalid").code == 5
 
 
-def test_a_server_that_is_not_penstock_is_reported_in_one_line(silent: socket.socket) -> None:
-    silent.setblocking(True)
-    port = silent.getsockname()[1]
+def test_a_server_that_is_not_penstock_is_reported_in_one_line(silent_server: socket.socket) -> None:
+    silent_server.setblocking(True)
+    port = silent_server.getsockname()[1]
     for answer in (b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b""):
         process = spawn("queue", "list", "--url", f"http://127.0.0.1:{port}", stderr=subprocess.PIPE)
-        connection, _ = silent.accept()
+        connection, _ = silent_server.accept()
         connection.recv(65_536)
         connection.sendall(answer)
         connection.close()
@@ -143,15 +143,15 @@ def on_a_terminal(*arguments: str, answer: bytes | signal.Signals | None = None)
     os.close(theirs)
     shown = b""
     with contextlib.suppress(OSError):  # Linux reports an error when the last process has closed the terminal.
-        asked = False
+        prompted = False
         while True:
             quiet = not select.select([ours], [], [], 1)[0]
             if not quiet:
                 shown += os.read(ours, 65_536)
-            first, asked = not asked and b"[y/N]" in shown, b"[y/N]" in shown
+            first, prompted = not prompted and b"[y/N]" in shown, b"[y/N]" in shown
             if first and isinstance(answer, bytes):
                 os.write(ours, answer)
-            elif answer is signal.SIGINT and (first or (asked and quiet)):
+            elif answer is signal.SIGINT and (first or (prompted and quiet)):
                 # A signal that arrives just before a read begins is noticed only by the next read.
                 process.send_signal(signal.SIGINT)
     os.close(ours)
@@ -204,8 +204,10 @@ def test_a_destructive_command_reads_its_confirmation_from_stdin(file: Queues) -
 
 def test_a_destructive_command_in_a_script_needs_no_confirmation(file: Queues) -> None:
     assert in_a_shell(file, "p queue purge --name jobs < /dev/null").returncode == 0
-    silent = [PENSTOCK, "queue", "purge", "--name", "jobs", *file.flags]
-    with subprocess.Popen(silent, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=clean_environment()) as process:
+    silent_server = [PENSTOCK, "queue", "purge", "--name", "jobs", *file.flags]
+    with subprocess.Popen(
+        silent_server, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=clean_environment()
+    ) as process:
         assert process.wait(60) == 0
     names = Path(file.flags[1]).parent / "names"
     names.write_text("jobs\nother\nlast\n")
@@ -242,14 +244,14 @@ def until_asleep(pid: int) -> None:
         time.sleep(0.01)
 
 
-def test_an_interrupt_gives_exit_code_130_and_no_traceback(silent: socket.socket) -> None:
-    port = silent.getsockname()[1]
+def test_an_interrupt_gives_exit_code_130_and_no_traceback(silent_server: socket.socket) -> None:
+    port = silent_server.getsockname()[1]
     process = spawn(
         *("message", "poll", "--queue", "q", "--wait-ms", "60000", "--url", f"http://127.0.0.1:{port}"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    connection, _ = silent.accept()
+    connection, _ = silent_server.accept()
     assert connection.recv(65_536).startswith(b"POST /queues/q/poll?")
     until_asleep(process.pid)
     process.send_signal(signal.SIGINT)
@@ -269,8 +271,8 @@ def test_a_missing_extra_is_named(file: Queues, lacking: str, command: str, extr
     code = f"import sys; sys.modules[{lacking!r}] = None; from penstock.cli import main; main()"
     words = command.format(file=file.flags[1]).split()
     done = subprocess.run([sys.executable, "-c", code, *words], env=clean_environment(), capture_output=True, text=True)
-    told = f"error: this needs penstock-mq[{extra}] (pip install 'penstock-mq[{extra}]')\n"
-    assert (done.returncode, done.stderr) == (1, told)
+    expected = f"error: this needs penstock-mq[{extra}] (pip install 'penstock-mq[{extra}]')\n"
+    assert (done.returncode, done.stderr) == (1, expected)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def queues(request: pytest.FixtureRequest, tmp_path: Path) -> Queues:
     return Queues(("--db", str(tmp_path / "q.db")), "db")
 
 
-class Typed:
+class DocumentedCommands:
     """Runs documented command lines as a user would type them."""
 
     def __init__(self, queues: Queues, name: str) -> None:
@@ -82,7 +82,7 @@ class Typed:
 
 
 def test_every_command_runs_as_typed(queues: Queues, tmp_path: Path) -> None:
-    typed = Typed(queues, "emails")
+    typed = DocumentedCommands(queues, "emails")
     file = tmp_path / "messages.ndjson"
     file.write_text("".join(f'{{"n": {number}}}\n' for number in range(9)))
 

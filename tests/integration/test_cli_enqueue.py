@@ -77,8 +77,8 @@ def test_the_same_file_is_added_again_only_on_request(queues: Queues, name: str,
     file = write(tmp_path / "few.ndjson", 5)
     command = ("message", "enqueue", "--queue", name, "--file", str(file))
     assert queues.json(*command) == {"added": 5, "duplicates": 0}
-    told = queues.run(*command)
-    assert told.err == "5 lines were enqueued before; --again pushes them once more\n"
+    result = queues.run(*command)
+    assert result.err == "5 lines were enqueued before; --again pushes them once more\n"
     assert queues.json(*command, "--again") == {"added": 5, "duplicates": 0}
     moved = file.rename(tmp_path / "elsewhere.ndjson")
     assert queues.json(*command[:-1], str(moved))["duplicates"] == 5

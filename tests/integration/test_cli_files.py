@@ -160,10 +160,10 @@ def test_backup_and_restore_work_on_files_only(tmp_path: Path) -> None:
 
 
 def test_a_bench_reports_each_phase_and_leaves_nothing(queues: Queues) -> None:
-    told = queues.json("bench", "--messages", "300", "--batch", "20", "--clients", "3")
-    assert (told["messages"], told["batch"], told["clients"], told["payload_bytes"]) == (300, 20, 3, 200)
-    assert [phase["phase"] for phase in told["phases"]] == ["push", "lease", "ack", "cycle"]
-    for phase in told["phases"]:
+    report = queues.json("bench", "--messages", "300", "--batch", "20", "--clients", "3")
+    assert (report["messages"], report["batch"], report["clients"], report["payload_bytes"]) == (300, 20, 3, 200)
+    assert [phase["phase"] for phase in report["phases"]] == ["push", "lease", "ack", "cycle"]
+    for phase in report["phases"]:
         assert phase["msg_s"] > 0
         assert 0 < phase["p50_ms"] <= phase["p99_ms"]
         assert phase["calls"] == 15
@@ -223,7 +223,7 @@ def test_concurrent_writes_do_not_mislead_the_doctor(tmp_path: Path, monkeypatch
     assert findings["messages"].detail == "0 ready, 0 scheduled, 0 leased, 0 dead, 0 archived"
 
 
-def somebody_elses(path: Path) -> bytes:
+def create_foreign_database(path: Path) -> bytes:
     """Create a SQLite file that is not a Penstock database, and return its bytes."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE customer (name TEXT)")
@@ -243,7 +243,7 @@ def somebody_elses(path: Path) -> bytes:
 )
 def test_a_foreign_file_is_left_unchanged(tmp_path: Path, command: tuple[str, ...]) -> None:
     path = tmp_path / "app.db"
-    before = somebody_elses(path)
+    before = create_foreign_database(path)
     refused = penstock(*command, "--db", str(path))
     assert (refused.code, f"{path} is not a Penstock database" in refused.err) == (1, True)
     assert path.read_bytes() == before
@@ -259,7 +259,7 @@ def test_the_doctor_names_a_file_whose_name_is_not_utf_8(flags: tuple[str, ...])
 
 def test_the_doctor_leaves_a_foreign_file_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
-    before = somebody_elses(path)
+    before = create_foreign_database(path)
     looked = penstock("doctor", str(path))
     assert (looked.code, "holds no Penstock tables" in looked.out) == (1, True)
     assert path.read_bytes() == before

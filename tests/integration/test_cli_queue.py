@@ -37,7 +37,7 @@ def push(queues: Queues, name: str, *payloads: str) -> None:
     queues.ok("message", "enqueue", "--queue", name, "--file", "-", stdin="\n".join(payloads).encode())
 
 
-def kill(queues: Queues, name: str, error: str) -> int:
+def push_dead_letter(queues: Queues, name: str, error: str) -> int:
     """Push one message and nack it into the dead letters."""
     push(queues, name, "1")
     [leased] = queues.json("message", "poll", "--queue", name)["messages"]
@@ -126,7 +126,7 @@ def test_purge_counts_before_it_removes(queues: Queues, name: str) -> None:
 
 
 def test_purging_the_dead_letter_name_removes_only_dead_letters(queues: Queues, name: str) -> None:
-    kill(queues, name, "dead")
+    push_dead_letter(queues, name, "dead")
     push(queues, name, "1", "2")
     assert queues.json("queue", "purge", "--name", f"{name}.dlq", "--dry-run") == {"purged": 1, "dry_run": True}
     assert queues.json("queue", "purge", "--name", f"{name}.dlq", "--yes") == {"purged": 1, "dry_run": False}
@@ -162,8 +162,8 @@ def test_stats_show_one_queue_or_all(queues: Queues, name: str) -> None:
 
 
 def test_dead_letters_are_listed_and_requeued_by_error(queues: Queues, name: str) -> None:
-    kill(queues, name, "disk on fire")
-    drowned = kill(queues, name, "drowned")
+    push_dead_letter(queues, name, "disk on fire")
+    drowned = push_dead_letter(queues, name, "drowned")
     [newest, oldest] = queues.json("dlq", "list", "--queue", name)["messages"]
     assert (newest["id"], newest["error"], oldest["error"]) == (drowned, "drowned", "disk on fire")
     assert "disk on fire" in queues.ok("dlq", "list", "--queue", name)
@@ -177,7 +177,7 @@ def test_dead_letters_are_listed_and_requeued_by_error(queues: Queues, name: str
 
 
 def test_dead_letters_are_purged(queues: Queues, name: str) -> None:
-    kill(queues, name, "gone")
+    push_dead_letter(queues, name, "gone")
     assert queues.json("dlq", "purge", "--queue", name, "--dry-run") == {"purged": 1, "dry_run": True}
     assert queues.json("dlq", "purge", "--queue", name) == {"purged": 1, "dry_run": False}
     assert queues.json("dlq", "list", "--queue", name) == {"messages": []}

@@ -62,9 +62,9 @@ def test_one_bad_push_does_not_fail_the_others(sdk: Sdk, between: Proxy, name: s
             assert [isinstance(each, PayloadTooLarge) for each in outcomes] == [False, False, True, False, False]
             assert sorted(message.payload for message in await queue.lease(9)) == ["a", "b", "c", "d"]
             for headers in ({"x": "\ud800"}, {"x": object()}):
-                told = [None, headers, None]
+                headers_by_push = [None, headers, None]
                 outcomes = await asyncio.gather(
-                    *(_push(queue, "e", headers=each) for each in told), return_exceptions=True
+                    *(_push(queue, "e", headers=each) for each in headers_by_push), return_exceptions=True
                 )
                 assert [isinstance(each, InvalidInput) for each in outcomes] == [False, True, False]
             assert (await queue.stats()).ready == 4

@@ -77,11 +77,11 @@ def test_a_repeated_settle_does_not_affect_the_lease_of_another_consumer(
     """The lease has expired before the first attempt, and the response to that attempt is lost."""
 
     async def main() -> None:
-        async with sdk.connect(between.url) as client, sdk.connect(f"http://127.0.0.1:{server.port}") as straight:
+        async with sdk.connect(between.url) as client, sdk.connect(f"http://127.0.0.1:{server.port}") as direct:
             queue = await client.create_queue(name)
             await queue.push("a")
             [late] = await queue.lease(lease=0.05)
-            [other] = await lease_one(straight.queue(name))
+            [other] = await lease_one(direct.queue(name))
             if then == "acked":
                 await other.ack()
             between.lose_answer(f"/{verb}")
@@ -101,7 +101,7 @@ def test_a_repeated_settle_does_not_affect_the_lease_of_another_consumer(
                         await many([late])
                     assert caught.value.maybe_done
             if then == "held":
-                assert (await straight.queue(name).get(other.id)).state == "leased"
+                assert (await direct.queue(name).get(other.id)).state == "leased"
                 await other.ack()
 
     asyncio.run(main())
@@ -130,28 +130,28 @@ def test_a_transaction_with_a_lost_response_is_not_repeated(sdk: Sdk, between: P
 
 
 def test_a_server_without_its_database_reports_if_a_call_may_be_done(sdk: Sdk, between: Proxy, name: str) -> None:
-    def away(path: str, **data: object) -> None:
+    def answer_unreachable(path: str, **data: object) -> None:
         body = json.dumps({"error": "gone", "code": "store_unreachable", **data})
         between.answer(path, "503 Service Unavailable", body=body)
 
     async def main() -> None:
-        async with sdk.connect(between.url) as client, sdk.connect(between.url, retry_for=0) as hasty:
+        async with sdk.connect(between.url) as client, sdk.connect(between.url, retry_for=0) as no_retry:
             queue = await client.create_queue(name)
             for may_be in (True, False):
-                away("/messages", maybe_done=may_be)
+                answer_unreachable("/messages", maybe_done=may_be)
                 with pytest.raises(StoreUnreachable) as caught:
-                    await hasty.queue(name).push("a")
+                    await no_retry.queue(name).push("a")
                 assert caught.value.maybe_done is may_be
             await queue.push("a")
             (message,) = await queue.lease()
-            away("/transact", maybe_done=True)
+            answer_unreachable("/transact", maybe_done=True)
             with pytest.raises(StoreUnreachable):
                 async with queue.transact() as transaction:
                     transaction.ack(message)
             assert between.count("/transact") == 1, "done twice, the second would find its lease gone"
             # Another ack of the message stands in for the first attempt, whose result the server did not know.
             assert await queue.ack_many([message]) == []
-            away("/ack", maybe_done=True)
+            answer_unreachable("/ack", maybe_done=True)
             assert await queue.ack_many([message]) == []
 
     asyncio.run(main())

@@ -38,7 +38,7 @@ async def until(true: Callable[[], Any]) -> None:
 
 
 def test_a_worker_processes_a_queue(sdk: Sdk, url: str, name: str) -> None:
-    together, most = set(), 0
+    running_ids, running_max = set(), 0
 
     async def main() -> None:
         async with sdk.connect(url) as client:
@@ -46,11 +46,11 @@ def test_a_worker_processes_a_queue(sdk: Sdk, url: str, name: str) -> None:
             await queue.push_many([{"n": number} for number in range(20)])
 
             async def work(message: Any) -> None:
-                nonlocal most
-                together.add(message.id)
-                most = max(most, len(together))
+                nonlocal running_max
+                running_ids.add(message.id)
+                running_max = max(running_max, len(running_ids))
                 await asyncio.sleep(0.01)
-                together.discard(message.id)
+                running_ids.discard(message.id)
                 if message.payload["n"] == 7:
                     raise ValueError("seven")
                 if message.payload["n"] == 8:
@@ -64,7 +64,7 @@ def test_a_worker_processes_a_queue(sdk: Sdk, url: str, name: str) -> None:
                 info = await queue.info()
             worker.stop()
             await running
-            assert 2 <= most <= 4
+            assert 2 <= running_max <= 4
             assert {each.error for each in await queue.dead_letters()} == {"ValueError: seven", "by hand"}
             assert (await queue.info()).totals.acked == 18
 

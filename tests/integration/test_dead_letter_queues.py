@@ -12,7 +12,7 @@ import penstock
 from penstock.errors import InvalidInput
 from tests.integration.conftest import Fresh, serving_from
 from tests.integration.serving import Client, Running
-from tests.integration.test_server_queues import kill_off, poll, push
+from tests.integration.test_server_queues import poll, push, push_dead_letters
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -23,7 +23,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def test_dead_letters_are_addressed_like_a_queue(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
-    (dead,) = kill_off(client, queue, "broken")
+    (dead,) = push_dead_letters(client, queue, "broken")
     push(client, queue, "ready")
     letters = f"{queue}.dlq"
     shown = client.get(letters)
@@ -51,7 +51,7 @@ def test_unsupported_operations_on_dead_letters_are_refused_with_a_hint(
     client: Client, name: str, method: str, path: str, body: Any
 ) -> None:
     queue = client.queue(name, max_attempts=1)
-    kill_off(client, queue, "broken")
+    push_dead_letters(client, queue, "broken")
     refused = client.ask(method, f"{queue}.dlq{path}", body)
     assert (refused.status, bool(refused.json["hint"])) == (422, True)
     assert name in refused.json["error"]
@@ -67,7 +67,7 @@ def test_dead_letters_go_to_the_named_queue_and_record_their_origin(client: Clie
     failed = client.queue(f"{name}-failed")
     queue = client.queue(name, max_attempts=1, dlq=f"{name}-failed")
     assert client.get(queue).json["dlq"] == f"{name}-failed"
-    (dead,) = kill_off(client, queue, "broken")
+    (dead,) = push_dead_letters(client, queue, "broken")
     uuid = client.get(f"{queue}/messages/{dead}")
     assert uuid.status == 404
     (letter,) = poll(client, failed, "wait_ms=5000")
@@ -85,8 +85,8 @@ def test_dead_letters_go_to_the_named_queue_and_record_their_origin(client: Clie
 def test_a_redrive_moves_only_messages_that_died_in_this_queue(client: Client, name: str) -> None:
     failed = client.queue(f"{name}-failed", max_attempts=1)
     one, two = (client.queue(f"{name}-{number}", max_attempts=1, dlq=f"{name}-failed") for number in (1, 2))
-    kill_off(client, one, "timeout", "broken")
-    kill_off(client, two, "timeout")
+    push_dead_letters(client, one, "timeout", "broken")
+    push_dead_letters(client, two, "timeout")
     push(client, failed, "its own")
     body = {"where": {"error_contains": "time"}}
     assert client.post(f"{one}/dlq/requeue", {**body, "dry_run": True}).json["matched"] == 1
@@ -101,7 +101,7 @@ def test_a_redrive_moves_only_messages_that_died_in_this_queue(client: Client, n
 def test_a_dead_letter_that_dies_again_in_the_named_queue_can_be_redriven(client: Client, name: str) -> None:
     failed = client.queue(f"{name}-failed", max_attempts=1)
     queue = client.queue(name, max_attempts=1, dlq=f"{name}-failed")
-    kill_off(client, queue, "broken")
+    push_dead_letters(client, queue, "broken")
     (letter,) = poll(client, failed, "wait_ms=5000")
     client.post(f"{failed}/nack", {"id": letter["id"], "token": letter["token"], "error": "again"})
     assert client.get(failed).json["dead"] == 1
@@ -121,7 +121,7 @@ def test_dead_letters_stay_while_the_named_queue_is_missing(client: Client, name
     failed = client.queue(f"{name}-failed")
     queue = client.queue(name, max_attempts=1, dlq=f"{name}-failed")
     assert client.delete(failed).status == 200
-    kill_off(client, queue, "broken")
+    push_dead_letters(client, queue, "broken")
     assert client.get(f"{queue}.dlq").json["ready"] == 1
     client.queue(f"{name}-failed")
     assert [each["payload"] for each in poll(client, failed, "wait_ms=30000")] == ["broken"]

@@ -36,12 +36,12 @@ class Child:
     """A forked process that does some work once it gets a signal through a pipe."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
-        told, self._tell = os.pipe()
+        start_pipe, self._tell = os.pipe()
         self.pid = os.fork()
         if not self.pid:
             status = 1
             try:
-                os.read(told, 1)
+                os.read(start_pipe, 1)
                 work()
                 status = 0
             finally:
@@ -147,7 +147,7 @@ def test_a_fork_while_other_threads_commit_read_and_wait_leaves_both_sides_worki
         queue.put(b"first")
         stop, errors, put = threading.Event(), [], []
 
-        def on_and_on(step: Callable[[], Any]) -> None:
+        def run_until_stopped(step: Callable[[], Any]) -> None:
             try:
                 while not stop.is_set():
                     step()
@@ -156,7 +156,7 @@ def test_a_fork_while_other_threads_commit_read_and_wait_leaves_both_sides_worki
 
         steps = [lambda: put.append(queue.put(b"parent"))] * 3
         steps += [queue.peek, queue.qsize, lambda: queue.pop("idle", wait=0.05)]
-        threads = [threading.Thread(target=on_and_on, args=(step,)) for step in steps]
+        threads = [threading.Thread(target=run_until_stopped, args=(step,)) for step in steps]
         for thread in threads:
             thread.start()
         try:
@@ -203,12 +203,12 @@ def test_a_forked_client_of_postgresql_is_woken_by_its_parent_and_by_other_proce
         queue = client.create_queue("q")
         store = client.transport.broker.store  # type: ignore[attr-defined]
         assert queue.lease(wait=0.01) == [], "from here on the parent has a thread that listens"
-        heard, hear = os.pipe()
+        ready_pipe, signal_ready = os.pipe()
 
         def wait_twice() -> None:
             for payload in ("parent", "other"):
                 before = store.version("q")
-                os.write(hear, b"x")
+                os.write(signal_ready, b"x")
                 while store.version("q") == before:
                     time.sleep(0.002)
                 with client.queue("q").lease()[0] as message:
@@ -217,9 +217,9 @@ def test_a_forked_client_of_postgresql_is_woken_by_its_parent_and_by_other_proce
         child = Child(wait_twice)
         os.write(child._tell, b"x")
         for pushing, payload in ((client, "parent"), (other, "other")):
-            if not select.select([heard], [], [], 30)[0]:
+            if not select.select([ready_pipe], [], [], 30)[0]:
                 break  # The child was not woken.
-            os.read(heard, 1)
+            os.read(ready_pipe, 1)
             pushing.queue("q").push(payload)
         assert child.finish() == 0
         assert queue.stats().totals.acked == 2

@@ -53,11 +53,11 @@ def inbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     env = clean_environment(
         LISTEN_ADDR="127.0.0.1:0", DB_PATH=str(folder / "queue.db"), AUTH_TOKEN="REPLACE_ME", GET_LIMIT_DEFAULT="1"
     )
-    said = folder / "said"
-    with said.open("wb") as stderr:
+    log = folder / "log"
+    with log.open("wb") as stderr:
         process = subprocess.Popen([PENSTOCK, "serve"], env=env, cwd=folder, stdout=stderr, stderr=stderr)
     try:
-        yield wait_for_address(process, said).removeprefix("http://")
+        yield wait_for_address(process, log).removeprefix("http://")
         assert (folder / "queue.db").is_file()
         process.terminate()
         assert process.wait(60) == 0

@@ -17,7 +17,7 @@ from tests.integration.serving import Client, Running, running
 ARROW = "application/vnd.apache.arrow.stream"
 
 
-def happened(client: Client, name: str, *, wait_for: str) -> list[dict[str, object]]:
+def events_until(client: Client, name: str, *, wait_for: str) -> list[dict[str, object]]:
     """Return the events of a queue once they include an event of this kind."""
     events, offset = [], 0
     while not any(event["kind"] == wait_for for event in events):
@@ -27,7 +27,7 @@ def happened(client: Client, name: str, *, wait_for: str) -> list[dict[str, obje
     return events
 
 
-def live(client: Client, queue: str) -> int:
+def run_message_cycle(client: Client, queue: str) -> int:
     """Push one message that fails once and is then acked."""
     (pushed,) = client.post(f"{queue}/messages", {"messages": [{"payload": {"n": 2**60}, "priority": 3}]}).json[
         "message_ids"
@@ -40,8 +40,8 @@ def live(client: Client, queue: str) -> int:
 
 
 def test_a_history_is_in_order_and_has_every_column(client: Client, queue: str, name: str) -> None:
-    message_id = live(client, queue)
-    events = happened(client, name, wait_for="acked")
+    message_id = run_message_cycle(client, queue)
+    events = events_until(client, name, wait_for="acked")
     assert [event["kind"] for event in events] == ["queue", "pushed", "leased", "nacked", "leased", "acked"]
     pushed, acked = events[1], events[-1]
     assert (pushed["id"], pushed["priority"], pushed["payload"]) == (message_id, 3, {"n": 2**60})
@@ -54,15 +54,15 @@ def test_a_history_is_in_order_and_has_every_column(client: Client, queue: str, 
 
 
 def test_events_can_be_filtered_by_kind(client: Client, queue: str, name: str) -> None:
-    live(client, queue)
-    happened(client, name, wait_for="acked")
+    run_message_cycle(client, queue)
+    events_until(client, name, wait_for="acked")
     page = client.get(f"/journal/events?queue={name}&kind=pushed,acked").json
     assert [event["kind"] for event in page["events"]] == ["pushed", "acked"]
 
 
 def test_the_same_events_can_be_read_as_arrow(client: Client, queue: str, name: str) -> None:
-    live(client, queue)
-    events = happened(client, name, wait_for="acked")
+    run_message_cycle(client, queue)
+    events = events_until(client, name, wait_for="acked")
     first, last = events[0]["offset"], events[-1]["offset"]
     answer = client.get(f"/journal/events?from={first}&limit={last - first + 1}", accept=ARROW)
     assert answer.headers["content-type"] == ARROW
@@ -76,15 +76,15 @@ def test_the_same_events_can_be_read_as_arrow(client: Client, queue: str, name: 
 
 
 def test_a_journal_without_bodies_leaves_them_out(client: Client, name: str) -> None:
-    live(client, client.queue(name, journal="meta"))
-    pushed = happened(client, name, wait_for="acked")[1]
+    run_message_cycle(client, client.queue(name, journal="meta"))
+    pushed = events_until(client, name, wait_for="acked")[1]
     assert "payload" not in pushed
 
 
 def test_a_queue_can_be_excluded_from_the_journal(client: Client, name: str, server: Running) -> None:
-    live(client, client.queue(name, journal="off"))
-    live(client, client.queue(name + "b"))
-    happened(client, name + "b", wait_for="acked")
+    run_message_cycle(client, client.queue(name, journal="off"))
+    run_message_cycle(client, client.queue(name + "b"))
+    events_until(client, name + "b", wait_for="acked")
     page = client.get(f"/journal/events?queue={name}").json
     assert [event["kind"] for event in page["events"]] == ["queue"]
 
@@ -101,7 +101,7 @@ def test_a_consumer_has_a_durable_position(client: Client) -> None:
 def test_the_journal_continues_after_a_restart(tmp_path: Path) -> None:
     for number in (1, 2):
         with running(tmp_path) as server, server.client() as client:
-            live(client, client.queue(f"q{number}"))
+            run_message_cycle(client, client.queue(f"q{number}"))
     offsets = [event.offset for event in log_events(journal_folder(tmp_path / "penstock.db"))]
     assert sorted(set(offsets)) == list(range(len(set(offsets))))
     with running(tmp_path, journal=False) as server, server.client() as client:
@@ -113,8 +113,8 @@ def test_a_server_that_is_stopped_at_once_leaves_a_complete_journal(tmp_path: Pa
         folder = tmp_path / str(number)
         with running(folder) as server, server.client() as client:
             client.post(f"{client.queue('q')}/messages", {"payload": 1})
-        told = [event.kind for event in log_events(journal_folder(folder / "penstock.db"))]
-        assert [kind for kind in told if kind != "worker"] == ["queue", "pushed"]
+        events = [event.kind for event in log_events(journal_folder(folder / "penstock.db"))]
+        assert [kind for kind in events if kind != "worker"] == ["queue", "pushed"]
 
 
 def test_a_redrive_is_recorded_with_its_caller(client: Client, name: str) -> None:
@@ -123,19 +123,19 @@ def test_a_redrive_is_recorded_with_its_caller(client: Client, name: str) -> Non
     (leased,) = client.post(f"{queue}/poll").json["messages"]
     client.post(f"{queue}/nack", {"id": leased["id"], "token": leased["token"]})
     client.post(f"{queue}/dlq/requeue")
-    redriven = happened(client, name, wait_for="redriven")[-1]
+    redriven = events_until(client, name, wait_for="redriven")[-1]
     assert redriven["details"]["by"]
 
 
 @pytest.mark.parametrize("place", ["http", "data"])
 def test_the_command_line_shows_the_journal(place: str, tmp_path: Path) -> None:
     with running(tmp_path) as server, server.client() as client:
-        live(client, client.queue("emails"))
-        happened(client, "emails", wait_for="acked")
+        run_message_cycle(client, client.queue("emails"))
+        events_until(client, "emails", wait_for="acked")
         at = ("--url", f"http://127.0.0.1:{server.port}") if place == "http" else ("--data", str(tmp_path))
         commands = Queues(at, place)
-        told = commands.ok("journal", "tail", "--from", "0", "--limit", "6", "--queue", "emails")
-        assert [line.split("  ")[1].strip() for line in told.splitlines()] == [
+        events = commands.ok("journal", "tail", "--from", "0", "--limit", "6", "--queue", "emails")
+        assert [line.split("  ")[1].strip() for line in events.splitlines()] == [
             "queue",
             "pushed",
             "leased",
@@ -173,5 +173,5 @@ def test_a_long_running_program_drains_its_journal(tmp_path: Path, monkeypatch: 
     with LiteQueue(path, journal=True, durability="relaxed") as queue:
         for number in range(1_000):
             queue.put(str(number).encode())
-        told = JournalReader(journal_folder(path)).read().events
-        assert 500 < sum(event.kind == "pushed" for event in told) <= 1_000
+        events = JournalReader(journal_folder(path)).read().events
+        assert 500 < sum(event.kind == "pushed" for event in events) <= 1_000

@@ -43,7 +43,7 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
-def spoil_index_entry(folder: Path) -> None:
+def corrupt_index_entry(folder: Path) -> None:
     [index] = folder.glob(f"*{INDEX}")
     data = bytearray(index.read_bytes())
     data[64 + 4 * 5 + 3] |= 0x80
@@ -71,7 +71,7 @@ def test_a_bad_index_entry_costs_no_record(database: Path, which: str) -> None:
     folder = journal_folder(database) if which == "journal" else streams_beside(database) / "flat" / "s"
     with LogReader(folder) as log:
         before, _ = read_all(log)
-    spoil_index_entry(folder)
+    corrupt_index_entry(folder)
     if which == "stream":
         assert command("stream", "show", "s", "--db", str(database)).code == 0
         assert command("stream", "check", "s", "--db", str(database)).code == 0

@@ -30,7 +30,7 @@ from tests.spark.support import Busy, PostgresWork, Work
 TOKEN = "a-token"
 
 
-class Reached:
+class SourceStore:
     """A store with traffic, and the location of its logs. A server is started on first use."""
 
     def __init__(self, work: Busy, where: str | None, streams: str) -> None:
@@ -51,15 +51,15 @@ class Reached:
 
 
 @pytest.fixture(params=["folder", "postgres", "server"])
-def reached(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reached]:
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SourceStore]:
     if request.param == "postgres":
         database = PostgresWork()
-        found = Reached(database, database.where, database.where)
+        found = SourceStore(database, database.where, database.where)
     else:
         work = Work(tmp_path / "data")
         # With the test clock the events would be years old, and a server would trim them at once.
         work.clock.set(system_clock())
-        found = Reached(work, None if request.param == "server" else work.where, str(work.path))
+        found = SourceStore(work, None if request.param == "server" else work.where, str(work.path))
     with found.at_end:
         yield found
     found.work.close_all()
@@ -71,34 +71,34 @@ def all_of(log: SourceLog, *columns: str) -> list[dict[str, Any]]:
     return pa.Table.from_batches(found).to_pylist()
 
 
-def test_the_parts_cover_the_journal_exactly_once(reached: Reached) -> None:
-    reached.work.some(80)
-    reached.work.drained()
-    with closing(reached.open()) as log:
+def test_the_parts_cover_the_journal_exactly_once(source: SourceStore) -> None:
+    source.work.some(80)
+    source.work.drained()
+    with closing(source.open()) as log:
         found = all_of(log)
     assert [(row["offset"], row["number"], row["kind"], row["id"], row["body"]) for row in found] == [
         (event.offset, event.number, event.kind, event.id, event.body)
-        for event in reached.work.events()
+        for event in source.work.events()
         if event.offset <= found[-1]["offset"]  # A server also records its own events.
     ]
     assert len(found) > 80
 
 
-def test_only_requested_columns_are_read_in_their_order(reached: Reached) -> None:
-    reached.work.push("a", "b")
-    reached.work.drained()
-    with closing(reached.open()) as log:
+def test_only_requested_columns_are_read_in_their_order(source: SourceStore) -> None:
+    source.work.push("a", "b")
+    source.work.drained()
+    with closing(source.open()) as log:
         found = [list(row.items()) for row in all_of(log, "id", "kind") if row["kind"] == "pushed"]
     (_, first), _ = found[0]
     assert found == [[("id", first), ("kind", "pushed")], [("id", first + 1), ("kind", "pushed")]]
 
 
-def test_trimmed_offsets_are_an_error_or_skipped(reached: Reached) -> None:
-    reached.work.push("old")
-    reached.work.forget_all_but_new()
-    reached.work.push("new")
-    reached.work.drained()
-    with closing(reached.open()) as log:
+def test_trimmed_offsets_are_an_error_or_skipped(source: SourceStore) -> None:
+    source.work.push("old")
+    source.work.forget_all_but_new()
+    source.work.push("new")
+    source.work.drained()
+    with closing(source.open()) as log:
         everything = OffsetRange(0, log.next_offset)
         with pytest.raises(OffsetTrimmed, match="offset 0 of stream 'journal'") as error:
             list(log.read(everything, ["offset"]))
@@ -108,53 +108,53 @@ def test_trimmed_offsets_are_an_error_or_skipped(reached: Reached) -> None:
     assert found[0] == {"offset": error.value.first_offset, "body": b"new"}
 
 
-def test_a_reported_position_is_listed_as_a_consumer(reached: Reached) -> None:
-    reached.work.push("a")
-    reached.work.drained()
-    with closing(reached.open()) as log:
+def test_a_reported_position_is_listed_as_a_consumer(source: SourceStore) -> None:
+    source.work.push("a")
+    source.work.drained()
+    with closing(source.open()) as log:
         log.report("spark:mine", 0, "pipeline")
         log.report("spark:mine", 0, "pipeline")
-    with closing(LocalJournal(reached.streams)) as journal:
+    with closing(LocalJournal(source.streams)) as journal:
         consumers: Any = journal.show()["consumers"]
     assert [(each["consumer"], each["offset"]) for each in consumers] == [("spark:mine", 0)]
 
 
-def test_the_uid_of_a_log_is_stable(reached: Reached) -> None:
-    reached.work.push("a")
-    reached.work.drained()
-    with closing(reached.open()) as log, closing(reached.open()) as again:
+def test_the_uid_of_a_log_is_stable(source: SourceStore) -> None:
+    source.work.push("a")
+    source.work.drained()
+    with closing(source.open()) as log, closing(source.open()) as again:
         assert log.uid
         assert log.uid == again.uid
 
 
-def test_a_wait_ends_when_there_is_an_event(reached: Reached) -> None:
-    reached.work.push("a")
-    reached.work.drained()
-    with closing(reached.open()) as log:
+def test_a_wait_ends_when_there_is_an_event(source: SourceStore) -> None:
+    source.work.push("a")
+    source.work.drained()
+    with closing(source.open()) as log:
         end = log.next_offset
         log.wait(end - 1, 30)
         waiting = threading.Thread(target=log.wait, args=(end, 30))
         waiting.start()
-        reached.work.push("b")
-        reached.work.drained()
+        source.work.push("b")
+        source.work.drained()
         waiting.join(30)
         assert not waiting.is_alive()
         while b"b" not in _bodies(log, end):  # A server's own events end a wait as well.
             log.wait(log.next_offset, 30)
 
 
-def test_a_stream_is_read_like_the_journal(reached: Reached) -> None:
-    with closing(open_streams(reached.streams)) as streams:
+def test_a_stream_is_read_like_the_journal(source: SourceStore) -> None:
+    with closing(open_streams(source.streams)) as streams:
         streams.create("a/b/c")
         streams.append("a/b/c", [b"one", b"two", b"three"])
-    with closing(reached.open("a/b/c")) as log:
+    with closing(source.open("a/b/c")) as log:
         assert all_of(log, "data", "offset") == [
             {"data": data, "offset": offset} for offset, data in enumerate((b"one", b"two", b"three"))
         ]
 
 
-def test_a_missing_stream_is_named(reached: Reached) -> None:
-    with pytest.raises((UnknownStream, CannotOpen), match="none"), closing(reached.open("none")) as log:
+def test_a_missing_stream_is_named(source: SourceStore) -> None:
+    with pytest.raises((UnknownStream, CannotOpen), match="none"), closing(source.open("none")) as log:
         _ = log.next_offset
 
 

@@ -85,7 +85,7 @@ def test_a_driver_killed_before_or_after_any_append_adds_each_record_once(
         kind = type(target)
     send, left = kind.send, sent
 
-    def dying(self: SinkTarget, *what: Any) -> Any:
+    def die_after_appends(self: SinkTarget, *what: Any) -> Any:
         nonlocal left
         left -= 1
         answer = send(self, *what) if left >= 0 else None
@@ -94,7 +94,7 @@ def test_a_driver_killed_before_or_after_any_append_adds_each_record_once(
         return answer
 
     with monkeypatch.context() as patched:
-        patched.setattr(kind, "send", dying)
+        patched.setattr(kind, "send", die_after_appends)
         with pytest.raises(Killed):
             batch.send()
     # Another writer appends equal records meanwhile.
@@ -215,13 +215,13 @@ def test_a_chunk_appended_before_its_connection_was_lost_is_not_appended_again(
         kind = type(streams)
     append, losses = kind.append, iter([False, True, False, True])
 
-    def losing(self: Any, *what: Any) -> Any:
+    def append_then_disconnect(self: Any, *what: Any) -> Any:
         answer = append(self, *what)
         if next(losses, False):
             raise StoreUnreachable("the connection was lost", maybe_done=True)
         return answer
 
-    monkeypatch.setattr(kind, "append", losing)
+    monkeypatch.setattr(kind, "append", append_then_disconnect)
     batch.send()
     assert records(where) == rows
 
@@ -234,7 +234,7 @@ def test_a_request_repeated_at_another_server_is_appended_once(tmp_path: Path, m
         options = write_options({"url": url, "stream": "a/b/c", "staging": str(tmp_path / "staging")})
         attempt, losses = Session._try, iter([True, False] * ROWS)
 
-        def losing(self: Session, request: bytes, *what: Any) -> Any:
+        def append_then_disconnect(self: Session, request: bytes, *what: Any) -> Any:
             answer = attempt(self, request, *what)
             if request.startswith(b"POST") and b"/records" in request.partition(b"\r\n")[0] and next(losses):
                 assert server.app.streams is not None
@@ -243,7 +243,7 @@ def test_a_request_repeated_at_another_server_is_appended_once(tmp_path: Path, m
                 return RequestFailed("the connection was lost", sent=True)
             return answer
 
-        monkeypatch.setattr(Session, "_try", losing)
+        monkeypatch.setattr(Session, "_try", append_then_disconnect)
         staged(options, rows).send()
         assert records(url) == rows
 

@@ -20,13 +20,13 @@ from tests.conformance.postgres_support import Tables
 from tests.conformance.replay import Replay, check_counters
 from tests.integration.command_line import Queues
 from tests.integration.serving import running
-from tests.integration.test_journal import ARROW, happened, live
+from tests.integration.test_journal import ARROW, events_until, run_message_cycle
 from tests.postgres import cluster
 
 pytestmark = pytest.mark.timeout(240)
 
 
-def played(store: str) -> Replay:
+def replay_journal(store: str) -> Replay:
     """Replay the whole journal from its first event."""
     replay = Replay()
     with closing(PostgresStreams(store)) as streams:
@@ -44,8 +44,8 @@ def test_servers_share_their_events(store: str, tmp_path: Path) -> None:
         one.client() as here,
         two.client() as there,
     ):
-        message_id = live(here, here.queue("q"))
-        events = happened(there, "q", wait_for="acked")
+        message_id = run_message_cycle(here, here.queue("q"))
+        events = events_until(there, "q", wait_for="acked")
         assert [event["kind"] for event in events] == ["queue", "pushed", "leased", "nacked", "leased", "acked"]
         pushed, acked = events[1], events[-1]
         assert (pushed["id"], pushed["priority"], pushed["payload"]) == (message_id, 3, {"n": 2**60})
@@ -54,26 +54,26 @@ def test_servers_share_their_events(store: str, tmp_path: Path) -> None:
         assert all(event["uuid"] == pushed["uuid"] for event in events[2:])
         answer = there.get("/journal/events?from=0", accept=ARROW)
         table = pa.ipc.open_stream(answer.body).read_all()
-        told = zip(table["queue"].to_pylist(), table["kind"].to_pylist(), strict=True)
-        assert [kind for queue, kind in told if queue == "q"] == [event["kind"] for event in events]
+        kinds_by_queue = zip(table["queue"].to_pylist(), table["kind"].to_pylist(), strict=True)
+        assert [kind for queue, kind in kinds_by_queue if queue == "q"] == [event["kind"] for event in events]
         assert [each["name"] for each in here.get("/streams").json["streams"]] == []
         assert here.get("/streams/%21journal").status in (404, 422)
 
 
 def test_the_journal_can_be_read_without_a_server(store: str, tmp_path: Path) -> None:
     with running(tmp_path, store=store) as server, server.client() as client:
-        live(client, client.queue("emails"))
+        run_message_cycle(client, client.queue("emails"))
     commands = Queues(("--store", store), "postgres")
-    told = commands.ok("journal", "tail", "--from", "0", "--limit", "6", "--queue", "emails")
-    kinds = [line.split("  ")[1].strip() for line in told.splitlines()]
+    kinds_by_queue = commands.ok("journal", "tail", "--from", "0", "--limit", "6", "--queue", "emails")
+    kinds = [line.split("  ")[1].strip() for line in kinds_by_queue.splitlines()]
     assert kinds == ["queue", "pushed", "leased", "nacked", "leased", "acked"]
     assert commands.json("journal", "show")["next"] >= 6
 
 
 def test_a_consumer_has_a_durable_position(store: str, tmp_path: Path) -> None:
     with running(tmp_path, store=store) as server, server.client() as client:
-        live(client, client.queue("q"))
-        happened(client, "q", wait_for="acked")
+        run_message_cycle(client, client.queue("q"))
+        events_until(client, "q", wait_for="acked")
         assert client.ask("PUT", "/journal/consumers/lake", {"offset": 1}).status == 200
         shown = client.get("/journal").json
         assert [(each["offset"], each["lag"]) for each in shown["consumers"]] == [(1, shown["next"] - 2)]
@@ -110,7 +110,7 @@ def test_causes_precede_effects_under_concurrent_commits(store: str, schema: str
         for each in draining:
             each.result()
     with closing(Tables(cluster().url, schema)) as tables:
-        check_counters(tables, played(store))
+        check_counters(tables, replay_journal(store))
     for each in stores:
         each.close()
 
@@ -129,7 +129,7 @@ def test_an_open_transaction_does_not_block_others(store: str, schema: str) -> N
         assert [event.body for event in seen if event.kind == "pushed"] == [b"first", b"free"]
         connection.commit()
     with closing(Tables(cluster().url, schema)) as tables:
-        replay = played(store)
+        replay = replay_journal(store)
         check_counters(tables, replay)
         assert sum(total["pushed"] for total in replay.totals.values()) == 3
 

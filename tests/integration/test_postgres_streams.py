@@ -152,9 +152,9 @@ def test_a_damaged_record_is_never_served_and_can_be_skipped(store: str, schema:
             streams.append("s", [b"%d-%d" % (number, each) for each in range(4)])
         damage(schema, "UPDATE penstock.batch SET data = set_byte(data, 27 + 25, 9) WHERE last = 7")
         assert [record.offset for record in streams.read("s").records] == [0, 1, 2, 3, 4]
-        with pytest.raises(CorruptRecord) as told:
+        with pytest.raises(CorruptRecord) as raised:
             streams.read("s", 5)
-        assert told.value.offset == 5
+        assert raised.value.offset == 5
         with pytest.raises(CorruptRecord):
             list(streams.read_arrow("s"))
         assert [finding.first for finding in streams.check("s").findings] == [5]

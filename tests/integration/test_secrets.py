@@ -23,27 +23,27 @@ STORE = f"postgresql://someone:{PASSWORD}@127.0.0.1:1/nowhere?connect_timeout=2"
 
 
 def test_a_server_shows_no_secret(tmp_path: Path) -> None:
-    told: list[str] = []
+    outputs: list[str] = []
     with process(tmp_path, env={"AUTH_TOKEN": TOKEN}) as server:
         with server.client(TOKEN) as admin:
             admin.queue("q", secret=SECRET)
             key = admin.post("/queues/q/keys", {"name": "app", "rights": ["push"]}).json["key"]
             paths = ("/queues/q", "/queues", "/metrics", "/openapi.json", "/docs", "/queues/q/keys", "/journal/events")
-            told += [admin.get(path).body.decode() for path in paths]
-            told.append(admin.post("/queues/q/messages", {"payload": BODY}).body.decode())
-            told.append(admin.post("/queues", {"name": "q", "secret": SECRET + "-another"}).body.decode())
-            told.append(
+            outputs += [admin.get(path).body.decode() for path in paths]
+            outputs.append(admin.post("/queues/q/messages", {"payload": BODY}).body.decode())
+            outputs.append(admin.post("/queues", {"name": "q", "secret": SECRET + "-another"}).body.decode())
+            outputs.append(
                 admin.post("/queues/q/messages", {"payload": BODY, "signature": f"t=1,v1={SECRET}"}).body.decode()
             )
         with server.client(key) as app:
-            told.append(app.get("/queues/q/dlq").body.decode())
-            told.append(app.delete("/queues/q").body.decode())
+            outputs.append(app.get("/queues/q/dlq").body.decode())
+            outputs.append(app.delete("/queues/q").body.decode())
         with server.client(TOKEN + "-wrong") as stranger:
-            told.append(stranger.get(f"/queues/q?token={TOKEN}").body.decode())
-        told.append(" ".join(psutil.Process(server.process.pid).cmdline()))
+            outputs.append(stranger.get(f"/queues/q?token={TOKEN}").body.decode())
+        outputs.append(" ".join(psutil.Process(server.process.pid).cmdline()))
         assert server.terminate() == 0
-        told.append(server.text())
-    for text in told:
+        outputs.append(server.text())
+    for text in outputs:
         for secret in (TOKEN, SECRET, key, BODY):
             assert secret not in text, text[:500]
 
@@ -133,9 +133,9 @@ def test_a_name_cannot_reach_another_file(kind: str, name: str, server: Running)
     before = set(server.path.parent.parent.iterdir())
     with server.client() as client:
         made = client.post(f"/{kind}", {"name": name.replace("%2F", "/").replace("%00", "\0")})
-        asked = client.get(f"/{kind}/{name}".replace("\\", "%5C"))
+        answer = client.get(f"/{kind}/{name}".replace("\\", "%5C"))
     assert made.status in (400, 422)
-    assert asked.status in (400, 404, 422)
+    assert answer.status in (400, 404, 422)
     assert set(server.path.parent.parent.iterdir()) == before
 
 
@@ -143,5 +143,5 @@ def test_a_name_cannot_reach_another_file(kind: str, name: str, server: Running)
 def test_a_consumer_name_cannot_reach_another_file(consumer: str, server: Running) -> None:
     with server.client() as client:
         client.post("/streams", {"name": "named"})
-        asked = client.ask("PUT", f"/streams/named/consumers/{consumer.replace('/', '%2F')}", {"offset": 0})
-    assert asked.status in (400, 404, 422)
+        answer = client.ask("PUT", f"/streams/named/consumers/{consumer.replace('/', '%2F')}", {"offset": 0})
+    assert answer.status in (400, 404, 422)

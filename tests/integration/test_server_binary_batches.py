@@ -294,7 +294,7 @@ async def use(client: Any, name: str) -> None:
     assert (await queue.stats()).totals.acked == 13
 
 
-class Seen:
+class ContentTypeRecorder:
     """Records the content types of the requests that reach the handlers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +314,7 @@ class Seen:
 def test_the_sdk_speaks_binary_after_the_first_response(
     sdk: Sdk, server: Running, between: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = Seen(monkeypatch)
+    seen = ContentTypeRecorder(monkeypatch)
 
     async def main() -> None:
         async with sdk.connect(between.url) as client:
@@ -337,7 +337,7 @@ def test_the_sdk_speaks_json_with_an_older_server(
     sdk: Sdk, server: Running, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget_binary(monkeypatch)
-    seen = Seen(monkeypatch)
+    seen = ContentTypeRecorder(monkeypatch)
 
     async def main() -> None:
         async with sdk.connect(f"http://127.0.0.1:{server.port}") as client:

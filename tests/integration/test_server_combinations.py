@@ -105,6 +105,6 @@ def test_the_journal_has_no_events_from_while_it_was_off(tmp_path: Path) -> None
         [message] = client.post("/queues/j/poll").json["messages"]
         client.post("/queues/j/ack", {"id": message["id"], "token": message["token"]})
         deadline = time.monotonic() + SOON
-        while b'"acked"' not in (told := client.get("/journal/events?from=0&limit=1000").body):
+        while b'"acked"' not in (events := client.get("/journal/events?from=0&limit=1000").body):
             assert time.monotonic() < deadline
-        assert b"secret" not in told
+        assert b"secret" not in events

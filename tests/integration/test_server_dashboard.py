@@ -44,7 +44,7 @@ def watching(server: Running, query: str = "", token: str | None = None, **how: 
 
 
 @contextmanager
-def silent(server: Running) -> Iterator[socket.socket]:
+def slow_client(server: Running) -> Iterator[socket.socket]:
     """Connect a client that reads little at a time and never answers a ping."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -59,7 +59,7 @@ def silent(server: Running) -> Iterator[socket.socket]:
         yield sock
 
 
-def at_rest(server: Running) -> Running:
+def wait_until_idle(server: Running) -> Running:
     """Wait until the server has recorded its own start, so that no other event follows."""
     with server.client() as client:
         eventually(lambda: client.get("/journal/events?kind=worker").json["events"] != [])
@@ -73,7 +73,7 @@ def until_closed(sock: socket.socket) -> bytes:
     return found
 
 
-def has_room(server: Running) -> bool:
+def accepts_watchers(server: Running) -> bool:
     try:
         with watching(server):
             return True
@@ -81,7 +81,7 @@ def has_room(server: Running) -> bool:
         return False
 
 
-def told(watcher: ClientConnection, count: int, ns: str) -> list[dict[str, Any]]:
+def next_events(watcher: ClientConnection, count: int, ns: str) -> list[dict[str, Any]]:
     """Return the next events of this namespace, except depths."""
     found: list[dict[str, Any]] = []
     while len(found) < count:
@@ -110,7 +110,7 @@ def test_the_events_of_a_message_are_published_as_they_happen(server: Running, c
         (pushed,) = push(client, name, 1, transactionId=f"{name}-1")
         settle(client, name, "failed", error="no luck")
         settle(client, name, "completed")
-        events = told(watcher, 6, name)
+        events = next_events(watcher, 6, name)
     assert [event["event"] for event in events] == [
         "queue.created",
         "message.pushed",
@@ -131,7 +131,7 @@ def test_events_of_other_apis_are_published_too(server: Running, client: Client,
     with watching(server) as watcher:
         path = client.queue(f"{name}/t/q")
         client.post(f"{path}/messages", {"payload": 1})
-        created, pushed = told(watcher, 2, name)
+        created, pushed = next_events(watcher, 2, name)
     assert created["event"] == "queue.created"
     assert pushed["data"]["transactionId"] == pushed["data"]["id"]
 
@@ -139,11 +139,11 @@ def test_events_of_other_apis_are_published_too(server: Running, client: Client,
 def test_a_returning_subscriber_resumes_at_its_position(server: Running, client: Client, name: str) -> None:
     with watching(server) as watcher:
         push(client, name, 1)
-        _, first = told(watcher, 2, name)
+        _, first = next_events(watcher, 2, name)
     push(client, name, 2)
     push(client, name, 3)
     with watching(server, f"?since={first['offset']}") as watcher:
-        second, third = told(watcher, 2, name)
+        second, third = next_events(watcher, 2, name)
     assert first["data"]["id"] < second["data"]["id"] < third["data"]["id"]
     assert first["offset"] < second["offset"] < third["offset"]
 
@@ -152,7 +152,7 @@ def test_a_batch_is_published_as_one_event_per_message(server: Running, client: 
     with watching(server) as one, watching(server) as two:
         sent = [each["id"] for each in push(client, name, *range(50))]
         for watcher in (one, two):
-            _, *pushed = told(watcher, 51, name)
+            _, *pushed = next_events(watcher, 51, name)
             assert [event["data"]["id"] for event in pushed] == sent
 
 
@@ -199,7 +199,7 @@ def test_watching_requires_access_to_all_queues(serve: Fresh) -> None:
         pass
 
 
-def offered(token: str) -> list[Any]:
+def offered_protocols(token: str) -> list[Any]:
     """Return the subprotocols that a browser offers, because it cannot send an Authorization header."""
     return ["penstock", "bearer." + base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")]
 
@@ -207,9 +207,9 @@ def offered(token: str) -> list[Any]:
 @pytest.mark.parametrize("token", ["a-token", "tök en/+?"])
 def test_a_browser_sends_the_token_as_a_subprotocol(serve: Fresh, token: str) -> None:
     server = serve(auth_token=token)
-    with watching(server, subprotocols=offered(token)) as watcher:
+    with watching(server, subprotocols=offered_protocols(token)) as watcher:
         assert watcher.subprotocol == "penstock"
-    for names in (["penstock"], offered("wrong"), ["penstock", "bearer.!"], ["penstock", "bearer."]):
+    for names in (["penstock"], offered_protocols("wrong"), ["penstock", "bearer.!"], ["penstock", "bearer."]):
         with pytest.raises(InvalidStatus) as refused, watching(server, subprotocols=names):
             pass
         assert refused.value.response.status_code == 401
@@ -217,7 +217,7 @@ def test_a_browser_sends_the_token_as_a_subprotocol(serve: Fresh, token: str) ->
 
 def test_an_offered_token_is_never_echoed(serve: Fresh) -> None:
     server = serve(auth_token="a-token")
-    token_alone = offered("a-token")[1:]
+    token_alone = offered_protocols("a-token")[1:]
     with watching(server, subprotocols=token_alone) as watcher:
         assert watcher.subprotocol is None
         assert "bearer" not in str(watcher.response)
@@ -238,43 +238,43 @@ def test_the_number_of_watchers_is_limited_and_departed_ones_do_not_count(serve:
     assert refused.value.response.status_code == 429
     assert "retry-after" in refused.value.response.headers
 
-    eventually(lambda: has_room(server))
+    eventually(lambda: accepts_watchers(server))
 
 
 def test_a_client_that_answers_heartbeats_stays_connected(serve: Fresh, name: str) -> None:
-    server = at_rest(serve(ws_heartbeat_ms=100))
+    server = wait_until_idle(serve(ws_heartbeat_ms=100))
     with watching(server) as watcher, server.client() as client:
         watcher.ping().wait(PATIENCE)
         with pytest.raises(TimeoutError):
             watcher.recv(timeout=1)
         push(client, name, 1)
-        assert [event["event"] for event in told(watcher, 2, name)] == ["queue.created", "message.pushed"]
+        assert [event["event"] for event in next_events(watcher, 2, name)] == ["queue.created", "message.pushed"]
 
 
 def test_a_client_that_does_not_answer_a_heartbeat_is_dropped(serve: Fresh) -> None:
-    with silent(at_rest(serve(ws_heartbeat_ms=100))) as sock:
+    with slow_client(wait_until_idle(serve(ws_heartbeat_ms=100))) as sock:
         assert sock.recv(2) == PING
         assert until_closed(sock).replace(PING, b"") == b""
 
 
 def test_a_slow_watcher_is_closed_with_a_reason(serve: Fresh, name: str) -> None:
     server = serve(ws_slow_ms=50, ws_connections_max=1)
-    with silent(server) as sock, server.client() as client:
+    with slow_client(server) as sock, server.client() as client:
         for _ in range(6):
             push(client, name, *range(5_000))
-        eventually(lambda: has_room(server))
+        eventually(lambda: accepts_watchers(server))
         *_, last = until_closed(sock).split(b'{"event":')
-    told, _, goodbye = last.partition(CLOSE)
-    dropped = json.loads(b'{"event":' + told)
-    assert (dropped["event"], goodbye) == ("dropped", TOO_SLOW)
+    next_events, _, close_frame = last.partition(CLOSE)
+    dropped = json.loads(b'{"event":' + next_events)
+    assert (dropped["event"], close_frame) == ("dropped", TOO_SLOW)
     with watching(server, f"?since={dropped['offset']}") as watcher:
         assert json.loads(watcher.recv(timeout=PATIENCE))["offset"] >= dropped["offset"]
 
 
 def test_pings_to_a_client_that_does_not_read_do_not_accumulate(serve: Fresh) -> None:
-    server = at_rest(serve())
+    server = wait_until_idle(serve())
     ping = b"\x89\xfd\0\0\0\0" + b"x" * 125
-    with silent(server) as sock:
+    with slow_client(server) as sock:
         for _ in range(200):
             sock.sendall(ping * 500)
         watched = [
@@ -289,7 +289,7 @@ def test_a_long_error_of_many_messages_uses_bounded_memory(
     serve: Fresh, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_events, "PAGES_BYTES_KEPT", 8 << 20)
-    server = at_rest(serve(canary_ms=0))
+    server = wait_until_idle(serve(canary_ms=0))
     with server.client() as client:
         queue = client.queue(name)
         client.post(f"{queue}/messages", {"messages": [{"payload": 1}] * 4_000})

@@ -43,7 +43,7 @@ def nack(client: Client, queue: str, *errors: str) -> None:
     assert client.post(f"{queue}/nack", {"items": items}).status == 200
 
 
-def told(client: Client, queue: str, message: int, kinds: int) -> dict[str, Any]:
+def history_of(client: Client, queue: str, message: int, kinds: int) -> dict[str, Any]:
     """Return the history of a message once the journal has this many events, which are logged after the commit."""
     deadline = time.monotonic() + PATIENCE
     while True:
@@ -110,18 +110,18 @@ def test_a_history_is_in_order_even_after_the_message_is_deleted(client: Client)
     queue = client.queue("life", max_attempts=2, backoff="fixed", backoff_ms=0)
     (message, other) = push(client, queue, {"n": 1}, {"n": 2})
     nack(client, queue, "first")
-    life = told(client, queue, message, 3)
+    life = history_of(client, queue, message, 3)
     assert life["message"]["id"] == message
     assert [event["kind"] for event in life["events"]] == ["pushed", "leased", "nacked"]
     assert life["next"] is None
     for each in lease(client, queue, 2):
         client.post(f"{queue}/ack", {"id": each["id"], "token": each["token"]})
-    life = told(client, queue, message, 5)
+    life = history_of(client, queue, message, 5)
     assert life["message"] is None
     assert [event["kind"] for event in life["events"]][-2:] == ["leased", "acked"]
     assert {event["id"] for event in life["events"]} == {message}
-    assert [event["kind"] for event in told(client, queue, other, 3)["events"]] == ["pushed", "leased", "acked"]
-    assert told(client, queue, message + 1_000_000, 0)["events"] == []
+    assert [event["kind"] for event in history_of(client, queue, other, 3)["events"]] == ["pushed", "leased", "acked"]
+    assert history_of(client, queue, message + 1_000_000, 0)["events"] == []
 
 
 def test_dead_letters_are_grouped_and_filtered_by_error(client: Client) -> None:
@@ -233,20 +233,20 @@ def test_the_pipeline_is_described_before_its_first_run(client: Client) -> None:
 
 
 def test_concurrent_requests_share_one_read(server: Running) -> None:
-    looks = []
+    reads = []
 
     async def ask() -> None:
         from penstock.server.dashboard.overview import Shared
         from penstock.server.http.messages import Response
 
-        async def look(key: int) -> Response:
-            looks.append(key)
+        async def read(key: int) -> Response:
+            reads.append(key)
             await asyncio.sleep(0)
             return Response(200, b"%d" % key)
 
-        shared = Shared(look)
+        shared = Shared(read)
         answers = await asyncio.gather(*(shared(key) for key in (1, 1, 2, 1)))
         assert [answer.body for answer in answers] == [b"1", b"1", b"2", b"1"]
 
     asyncio.run(ask())
-    assert looks == [1, 2]
+    assert reads == [1, 2]

@@ -88,16 +88,16 @@ def test_a_dashboard_opened_during_an_outage_shows_events_after_it(tmp_path: Pat
                 with pytest.raises(PenstockError):
                     queue.push("lost")
                 own.start()
-                told: list[object] = []
+                received: list[object] = []
 
-                def is_told() -> bool:
+                def has_digest() -> bool:
                     with suppress(PenstockError):
                         queue.push("after")
                     with suppress(TimeoutError):
-                        told.append(json.loads(socket.recv(1))["event"])
-                    return "digest" in told
+                        received.append(json.loads(socket.recv(1))["event"])
+                    return "digest" in received
 
-                eventually(is_told)
+                eventually(has_digest)
             client.close()
     finally:
         own.remove()

@@ -316,11 +316,11 @@ def test_pipelined_requests_do_not_starve_other_clients(server: Running, monkeyp
         if not is_over.is_set():
             server.loop.call_soon(tick)
 
-    async def noted(self: HttpExchange, *arguments: Any) -> None:
+    async def record_turn(self: HttpExchange, *arguments: Any) -> None:
         answered.append(turn)
         await send(self, *arguments)
 
-    monkeypatch.setattr(HttpExchange, "send", noted)
+    monkeypatch.setattr(HttpExchange, "send", record_turn)
     server.loop.call_soon_threadsafe(tick)
     try:
         with server.connect() as sock:
@@ -402,10 +402,10 @@ def test_a_dashboard_runs_inside_another_asgi_server(tmp_path: Path) -> None:
         url = f"ws://{client.host}:{client.port}/mq/ws/dashboard"
         with connect(url) as watcher:
             client.post("/mq/queues", {"name": "q"})
-            told: dict[str, Any] = {"event": "worker.connected"}
-            while told["event"].startswith("worker."):
-                told = json.loads(watcher.recv(timeout=PATIENCE))
-            assert (told["event"], told["data"]["queue"]) == ("queue.created", "q")
+            event: dict[str, Any] = {"event": "worker.connected"}
+            while event["event"].startswith("worker."):
+                event = json.loads(watcher.recv(timeout=PATIENCE))
+            assert (event["event"], event["data"]["queue"]) == ("queue.created", "q")
         with connect(url, subprotocols=[Subprotocol("penstock"), Subprotocol("other")]) as watcher:
             assert watcher.subprotocol == "penstock"
         with pytest.raises(InvalidStatus) as refused, connect(f"{url}?since={2**40}"):

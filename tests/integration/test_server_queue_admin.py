@@ -7,7 +7,7 @@ import time
 
 from tests.integration.serving import Client, Running
 from tests.integration.test_server_disconnects import wait_until
-from tests.integration.test_server_queues import kill_off, poll, push
+from tests.integration.test_server_queues import poll, push, push_dead_letters
 from tests.robustness.disconnects import request
 
 # Reads
@@ -15,7 +15,7 @@ from tests.robustness.disconnects import request
 
 def test_stats_count_messages_by_state(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
-    kill_off(client, queue, "boom")
+    push_dead_letters(client, queue, "boom")
     push(client, queue, 1, 2)
     push(client, queue, 3, delay_ms=60_000)
     [message] = poll(client, queue)
@@ -94,7 +94,7 @@ def test_dead_letters_are_browsed_with_error_and_history(client: Client, name: s
 
 def test_dead_letters_are_redriven_by_a_filter(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
-    ids = kill_off(client, queue, "timeout a", "timeout b", "refused")
+    ids = push_dead_letters(client, queue, "timeout a", "timeout b", "refused")
     time.sleep(0.005)
     where = {"error_contains": "timeout"}
     dry = client.post(f"{queue}/dlq/requeue", {"where": where, "dry_run": True}).json
@@ -110,7 +110,7 @@ def test_dead_letters_are_redriven_by_a_filter(client: Client, name: str) -> Non
 
 def test_a_slow_redrive_ends_when_its_client_hangs_up(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
-    kill_off(client, queue, *map(str, range(5)))
+    push_dead_letters(client, queue, *map(str, range(5)))
     time.sleep(0.005)
     with server.connect() as sock:
         sock.sendall(request(f"{queue}/dlq/requeue", b'{"rate_per_s": 0.1}'))
@@ -121,14 +121,14 @@ def test_a_slow_redrive_ends_when_its_client_hangs_up(server: Running, client: C
 
 def test_a_requeue_without_a_body_moves_every_dead_letter(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
-    kill_off(client, queue, "a", "b")
+    push_dead_letters(client, queue, "a", "b")
     time.sleep(0.005)
     assert client.post(f"{queue}/dlq/requeue").json == {"matched": 2, "moved": 2, "skipped": 0}
 
 
 def test_a_dry_run_on_the_dead_letter_name_counts_dead_letters(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
-    kill_off(client, queue, "a")
+    push_dead_letters(client, queue, "a")
     push(client, queue, 1, 2, 3)
     assert client.post(f"/queues/{name}.dlq/purge?dry_run=true").json["purged"] == 1
 
@@ -138,7 +138,7 @@ def test_a_dry_run_on_the_dead_letter_name_counts_dead_letters(client: Client, n
 
 def test_an_export_can_be_imported(client: Client, name: str) -> None:
     queue, other = client.queue(name, max_attempts=1), client.queue(f"{name}-copy")
-    kill_off(client, queue, "dead")
+    push_dead_letters(client, queue, "dead")
     push(client, queue, *range(600))
     push(client, queue, "late", delay_ms=3_600_000, headers={"k": "v"}, idempotency_key="key")
     client.post(f"{queue}/messages", {"payload": "AP8=", "encoding": "base64"})
@@ -157,7 +157,7 @@ def test_an_export_can_be_imported(client: Client, name: str) -> None:
 
 def test_an_import_into_its_own_queue_adds_only_missing_messages(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
-    kill_off(client, queue, "dead")
+    push_dead_letters(client, queue, "dead")
     push(client, queue, "held", "done", "ready")
     push(client, queue, "late", delay_ms=3_600_000)
     held, done = poll(client, queue, "wait_ms=0&batch=2")

@@ -27,7 +27,7 @@ def poll(client: Client, queue: str, query: str = "wait_ms=0", body: Any = None)
     return messages
 
 
-def kill_off(client: Client, queue: str, *errors: str) -> list[int]:
+def push_dead_letters(client: Client, queue: str, *errors: str) -> list[int]:
     """Push messages that are dead-lettered with these errors."""
     ids = push(client, queue, *errors)
     for message in poll(client, queue, f"wait_ms=0&batch={len(errors)}"):

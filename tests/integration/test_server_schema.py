@@ -25,6 +25,6 @@ def test_every_response_matches_the_openapi_document(serve: Fresh, token: str | 
     flags += ["--seed", "1"] if EXAMPLES else ["--generation-deterministic"]
     if token is not None:
         flags += ["--header", f"Authorization: Bearer {token}"]
-    requests, told = fuzz(server.port, tmp_path, *flags)
-    print(told)
+    requests, output = fuzz(server.port, tmp_path, *flags)
+    print(output)
     assert requests > 100

@@ -119,7 +119,7 @@ def test_a_torn_append_is_completed_and_a_similar_append_is_kept(serve: Fresh) -
         assert append(client, "/streams/other", "mine", idempotency_key="k")["first"] == 1
 
 
-class Doubtful(FileStreams):
+class LossyStreams(FileStreams):
     """Fails like a database whose connection is lost after a commit and stays away longer than any caller waits."""
 
     lost = False
@@ -138,21 +138,21 @@ class Doubtful(FileStreams):
 def test_a_repeated_append_looks_for_the_first_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int
 ) -> None:
-    streams = Doubtful(tmp_path)
+    streams = LossyStreams(tmp_path)
     streams.create("s")
-    desk = StreamService(streams)
+    service = StreamService(streams)
 
     async def main() -> None:
-        await desk.append("s", [b"before"], "other")
+        await service.append("s", [b"before"], "other")
         began = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: began + 60 * minutes)
         streams.lost = True
         with pytest.raises(StoreUnreachable):
-            await desk.append("s", [b"a", b"b"], "k")
+            await service.append("s", [b"a", b"b"], "k")
         streams.lost = False
-        appended, again = await desk.append("s", [b"a", b"b"], "k")
+        appended, again = await service.append("s", [b"a", b"b"], "k")
         assert (appended.first, appended.last, again) == (1, 2, True)
-        assert (await desk.append("s", [b"c"], "new"))[0].first == 3
-        await desk.close()
+        assert (await service.append("s", [b"c"], "new"))[0].first == 3
+        await service.close()
 
     asyncio.run(main())

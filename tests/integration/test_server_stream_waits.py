@@ -31,7 +31,7 @@ def waiting(server: Running) -> int:
     return server.app.streams.log_waiters.waiting
 
 
-class Waiting:
+class WaitingRead:
     """A waiting read in another thread."""
 
     def __init__(self, server: Running, path: str, **headers: str) -> None:
@@ -56,9 +56,9 @@ def stream(client: Client, name: str) -> str:
 
 
 def test_an_append_wakes_every_read_that_waits_for_it(server: Running, client: Client, stream: str) -> None:
-    reads = [Waiting(server, f"{stream}/records?from=0&wait_ms=60000") for _ in range(5)]
-    reads.append(Waiting(server, f"{stream}/next?consumer=c&wait_ms=60000"))
-    columns = Waiting(server, f"{stream}/records?wait_ms=60000", accept=ARROW)
+    reads = [WaitingRead(server, f"{stream}/records?from=0&wait_ms=60000") for _ in range(5)]
+    reads.append(WaitingRead(server, f"{stream}/next?consumer=c&wait_ms=60000"))
+    columns = WaitingRead(server, f"{stream}/records?wait_ms=60000", accept=ARROW)
     append(client, stream, "now")
     assert [[r["data"] for r in read.answer().json["records"]] for read in reads] == [["now"]] * 6
     assert [row["data"] for row in rows(columns.answer())] == [b"now"]
@@ -68,7 +68,7 @@ def test_an_append_wakes_every_read_that_waits_for_it(server: Running, client: C
 def test_only_appends_to_the_same_stream_wake_a_read(server: Running, client: Client, stream: str) -> None:
     other = create(client, stream.rpartition("/")[2] + "-other")
     append(client, stream, "first")
-    read = Waiting(server, f"{stream}/records?from=1&wait_ms=60000")
+    read = WaitingRead(server, f"{stream}/records?from=1&wait_ms=60000")
     append(client, other, "elsewhere")
     append(client, stream, "second")
     assert [r["data"] for r in read.answer().json["records"]] == ["second"]
@@ -93,7 +93,7 @@ def test_appends_by_another_process_wake_a_read(serve: Fresh) -> None:
     server = serve()
     with server.client() as client:
         path = create(client, "s")
-        read = Waiting(server, f"{path}/records?wait_ms=60000")
+        read = WaitingRead(server, f"{path}/records?wait_ms=60000")
         folder = str(streams_beside(server.path))
         with subprocess.Popen(
             [sys.executable, "-c", APPEND_ELSEWHERE, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -109,7 +109,7 @@ def test_appends_by_another_process_wake_a_read(serve: Fresh) -> None:
                 # While the other process writes, an append of this server is refused.
                 refused = client.post(f"{path}/records", {"records": ["x"]})
                 assert (refused.status, refused.json["code"]) == (503, "store_busy")
-                read = Waiting(server, f"{path}/records?from={number + 1}&wait_ms=60000")
+                read = WaitingRead(server, f"{path}/records?from={number + 1}&wait_ms=60000")
             other.stdin.close()
             assert other.wait(60) == 0
         append(client, path, "ours")
@@ -129,7 +129,7 @@ def test_other_processes_can_read_while_a_server_writes(serve: Fresh) -> None:
 
 def test_dropping_a_stream_ends_its_reads(server: Running, client: Client, stream: str) -> None:
     append(client, stream, "x")
-    read = Waiting(server, f"{stream}/records?from=1&wait_ms=60000")
+    read = WaitingRead(server, f"{stream}/records?from=1&wait_ms=60000")
     client.delete(stream)
     assert read.answer().status == 404
 
@@ -160,7 +160,7 @@ def test_too_many_waiting_reads_are_refused_with_retry_after(serve: Fresh) -> No
     server = serve(polls_max=1)
     with server.client() as client:
         path = create(client, "s")
-        read = Waiting(server, f"{path}/records?wait_ms=60000")
+        read = WaitingRead(server, f"{path}/records?wait_ms=60000")
         refused = client.get(f"{path}/records?wait_ms=60000")
         assert (refused.status, refused.json["code"]) == (429, "too_many_polls")
         assert client.get(f"{path}/records").status == 200

@@ -391,9 +391,9 @@ def test_without_pyarrow_an_arrow_request_is_refused_with_the_missing_extra(
     with penstock.connect(f"http://127.0.0.1:{client.port}") as sdk:
         monkeypatch.setitem(sys.modules, "pyarrow", None)
         sent = client.post(f"{stream}/records", body, content_type=ARROW)
-        asked = client.get(f"{stream}/records", accept=ARROW)
-        assert (sent.status, asked.status) == (415, 406)
-        for answer in (sent, asked):
+        read = client.get(f"{stream}/records", accept=ARROW)
+        assert (sent.status, read.status) == (415, 406)
+        for answer in (sent, read):
             assert answer.json["code"] == "missing_extra"
             assert "pip install 'penstock-mq[arrow]'" in answer.json["hint"]
         with pytest.raises(penstock.MissingExtra):

@@ -109,15 +109,15 @@ def test_the_canary_runs_after_its_first_interval_and_is_measured(serve: Fresh) 
 
 
 def test_canaries_of_servers_on_one_store_receive_their_own_messages(tmp_path: Path) -> None:
-    async def sing() -> list[bool]:
+    async def run_canaries() -> list[bool]:
         brokers = [Broker(SqliteStore(tmp_path / "q.db")) for _ in range(2)]
         canaries = [BackgroundJobs(broker, Settings(), Metrics(broker), LogLines()) for broker in brokers]
-        heard = [await asyncio.gather(*(canary._canary_round_trip() for canary in canaries)) for _ in range(3)]
+        rounds = [await asyncio.gather(*(canary._canary_round_trip() for canary in canaries)) for _ in range(3)]
         for broker in brokers:
             await broker.close()
-        return [each for both in heard for each in both]
+        return [each for both in rounds for each in both]
 
-    assert all(asyncio.run(sing()))
+    assert all(asyncio.run(run_canaries()))
 
 
 def test_a_canary_that_does_not_return_counts_as_failed(serve: Fresh) -> None:

@@ -36,7 +36,7 @@ def queue(path: Path) -> Iterator[LiteQueue]:
         yield queue
 
 
-def while_waiting(queue: LiteQueue, act: Callable[[], Any], **options: Any) -> bytes:
+def pop_while(queue: LiteQueue, act: Callable[[], Any], **options: Any) -> bytes:
     """Return the message of a pop that waits while `act` runs."""
     with ThreadPoolExecutor(1) as pool:
         started = time.monotonic()
@@ -49,11 +49,11 @@ def while_waiting(queue: LiteQueue, act: Callable[[], Any], **options: Any) -> b
     return message.data
 
 
-def run_apart(script: str) -> subprocess.CompletedProcess[str]:
+def run_in_process(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=100)
 
 
-class Unchanged:
+class IdleStore:
     """A store without other writers."""
 
     def version(self, topic: str | None = None) -> int:
@@ -64,39 +64,39 @@ class Unchanged:
 
 
 def test_a_put_in_another_thread_wakes_a_pop(queue: LiteQueue) -> None:
-    assert while_waiting(queue, lambda: queue.put(b"x")) == b"x"
+    assert pop_while(queue, lambda: queue.put(b"x")) == b"x"
 
 
 def test_a_put_through_another_handle_wakes_a_pop(queue: LiteQueue, path: Path) -> None:
     with LiteQueue(path) as other:
-        assert while_waiting(queue, lambda: other.put(b"x")) == b"x"
+        assert pop_while(queue, lambda: other.put(b"x")) == b"x"
 
 
 def test_a_put_in_another_process_wakes_a_pop(queue: LiteQueue, path: Path) -> None:
     script = f"from penstock import LiteQueue\nLiteQueue({str(path)!r}).put(b'x')"
-    assert while_waiting(queue, lambda: run_apart(script)) == b"x"
+    assert pop_while(queue, lambda: run_in_process(script)) == b"x"
 
 
 def test_a_pop_can_wait_for_a_queue_that_does_not_exist_yet(queue: LiteQueue, path: Path) -> None:
     with LiteQueue(path) as other:
-        assert while_waiting(queue, lambda: other.put(b"x", "later"), qname="later") == b"x"
+        assert pop_while(queue, lambda: other.put(b"x", "later"), qname="later") == b"x"
 
 
 def test_a_message_that_becomes_due_wakes_a_pop(queue: LiteQueue) -> None:
-    assert while_waiting(queue, lambda: queue.put(b"x", delay=0.3)) == b"x"
+    assert pop_while(queue, lambda: queue.put(b"x", delay=0.3)) == b"x"
 
 
 def test_an_expired_lease_wakes_a_pop(queue: LiteQueue) -> None:
     queue.put(b"x")
     queue.pop(timeout=0.5)
-    assert while_waiting(queue, lambda: None) == b"x"
+    assert pop_while(queue, lambda: None) == b"x"
 
 
 def test_a_nack_wakes_a_pop(queue: LiteQueue) -> None:
     queue.put(b"x")
     message = queue.pop()
     assert message is not None
-    assert while_waiting(queue, lambda: queue.nack(message, delay=0)) == b"x"
+    assert pop_while(queue, lambda: queue.nack(message, delay=0)) == b"x"
 
 
 def test_each_message_wakes_one_pop(queue: LiteQueue) -> None:
@@ -170,7 +170,7 @@ def test_a_put_between_check_and_wait_is_not_missed_by_a_coroutine(path: Path) -
 @pytest.mark.parametrize("topic", ["orders/eu/q", "orders/eu/", "orders/"])
 def test_a_push_committed_before_an_empty_check_ends_the_wait(topic: str) -> None:
     async def wait() -> None:
-        waiters = Waiters(Unchanged())
+        waiters = Waiters(IdleStore())
         ticket = waiters.ticket(topic)
         waiters.wake("orders/eu/q", 1)
         waiters.looked(ticket)
@@ -181,7 +181,7 @@ def test_a_push_committed_before_an_empty_check_ends_the_wait(topic: str) -> Non
 
 
 def test_a_program_can_exit_with_an_open_queue(path: Path) -> None:
-    done = run_apart(
+    done = run_in_process(
         f"""
         import threading
         from penstock import LiteQueue
@@ -198,7 +198,7 @@ def test_a_program_can_exit_with_an_open_queue(path: Path) -> None:
 
 
 def test_ctrl_c_ends_a_wait_and_leaves_the_queue_usable(path: Path) -> None:
-    done = run_apart(
+    done = run_in_process(
         f"""
         import os, signal, threading, time
         from penstock import LiteQueue
@@ -218,7 +218,7 @@ def test_ctrl_c_ends_a_wait_and_leaves_the_queue_usable(path: Path) -> None:
 
 
 def test_ctrl_c_at_any_moment_leaves_no_lock_and_no_partial_work(path: Path) -> None:
-    done = run_apart(
+    done = run_in_process(
         f"""
         import os, random, signal, threading, time
         from penstock import LiteQueue, StoreError
@@ -267,7 +267,7 @@ def test_ctrl_c_at_any_moment_leaves_no_lock_and_no_partial_work(path: Path) -> 
 @pytest.mark.parametrize("first", ["n/t/q", "n/t/"])
 def test_a_cancelled_poll_passes_its_wake_up_to_a_namespace_poll(first: str) -> None:
     async def main() -> None:
-        waiters = Waiters(Unchanged())
+        waiters = Waiters(IdleStore())
         leaving, staying = (asyncio.ensure_future(waiters.wait(waiters.ticket(topic), LONG)) for topic in (first, "n/"))
         await asyncio.sleep(0)
         waiters.wake("n/t/q", 1)

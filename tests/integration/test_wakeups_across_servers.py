@@ -30,7 +30,7 @@ def url() -> Iterator[str]:
     drop_schema(schema)
 
 
-class Counting(Broker):
+class CountingBroker(Broker):
     """A server's broker that counts its leases."""
 
     def __init__(self, url: str) -> None:
@@ -53,8 +53,8 @@ class Counting(Broker):
 
 
 @asynccontextmanager
-async def two_brokers(url: str) -> AsyncIterator[tuple[Counting, Counting]]:
-    here, there = Counting(url), Counting(url)
+async def two_brokers(url: str) -> AsyncIterator[tuple[CountingBroker, CountingBroker]]:
+    here, there = CountingBroker(url), CountingBroker(url)
     try:
         yield here, there
     finally:
@@ -75,7 +75,7 @@ def make(broker: Broker, names: list[str], **options: Any) -> None:
         )
 
 
-def run(test: Callable[[Counting, Counting], Awaitable[None]], url: str) -> None:
+def run(test: Callable[[CountingBroker, CountingBroker], Awaitable[None]], url: str) -> None:
     async def with_both() -> None:
         async with two_brokers(url) as (here, there):
             await test(here, there)
@@ -87,7 +87,7 @@ def test_a_push_wakes_only_polls_of_its_queue(url: str) -> None:
     names = [f"queue-{number:04}" for number in range(1_000)]
     pushes = 100
 
-    async def test(here: Counting, there: Counting) -> None:
+    async def test(here: CountingBroker, there: CountingBroker) -> None:
         make(here, names)
         polls = {
             name: asyncio.ensure_future((here, there)[number % 2].lease(name, wait_ms=WAIT_MS))
@@ -123,7 +123,7 @@ def test_a_notification_that_arrives_during_a_send_is_received(url: str) -> None
 
 @pytest.mark.parametrize("how", [{"scope": "n"}, {"scope": "n/t"}, {"queue": "n/t/q"}])
 def test_a_poll_of_a_queue_its_task_or_its_namespace_is_woken(url: str, how: dict[str, str]) -> None:
-    async def test(here: Counting, there: Counting) -> None:
+    async def test(here: CountingBroker, there: CountingBroker) -> None:
         make(here, ["n/t/q", "m/t/q"])
         poll = asyncio.ensure_future(there.lease(**how, wait_ms=WAIT_MS))  # type: ignore[arg-type]
         await until(lambda: there.waiting == 1)
@@ -137,7 +137,7 @@ def test_a_poll_of_a_queue_its_task_or_its_namespace_is_woken(url: str, how: dic
 
 
 def test_a_message_that_dies_wakes_a_poll_for_dead_letters(url: str) -> None:
-    async def test(here: Counting, there: Counting) -> None:
+    async def test(here: CountingBroker, there: CountingBroker) -> None:
         make(here, ["q"], max_attempts=1)
         for by_sweep in (False, True):
             await here.push("q", [MESSAGE])
@@ -158,7 +158,7 @@ def test_a_message_that_dies_wakes_a_poll_for_dead_letters(url: str) -> None:
 def test_a_notification_without_queue_names_wakes_every_poll(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Version 0.1.0 sends such notifications on the same database."""
 
-    async def test(here: Counting, there: Counting) -> None:
+    async def test(here: CountingBroker, there: CountingBroker) -> None:
         make(here, ["q", "other"])
         here.store._notifier.payloads = lambda names, late=False: [here.store._notifier.sender]  # type: ignore[attr-defined]
         polls = [asyncio.ensure_future(there.lease(name, wait_ms=WAIT_MS)) for name in ("q", "other")]

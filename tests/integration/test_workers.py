@@ -80,16 +80,16 @@ def test_a_server_and_its_consumers_are_listed(store: str, tmp_path: Path) -> No
 def test_every_server_lists_workers_that_join_and_leave(store: str, tmp_path: Path) -> None:
     with running(tmp_path, store=store, worker_id="one", **QUICK) as one, one.client() as client:
         client.queue("ns/task/queue")
-        with watching(one) as told:
+        with watching(one) as present:
             with running(tmp_path, store=store, worker_id="two", **QUICK) as two, two.client() as there:
                 assert there.get("/api/v1/pop/ns/ns?worker=ada").status == 204
-                assert [next(told) for _ in range(3)] == [
+                assert [next(present) for _ in range(3)] == [
                     ("worker.connected", "one"),
                     ("worker.connected", "two"),
                     ("worker.connected", "ada"),
                 ]
                 assert set(workers(client)) == set(workers(there)) == {"one", "two", "ada"}
-            assert next(told) == ("worker.disconnected", "two")
+            assert next(present) == ("worker.disconnected", "two")
         assert "two" not in workers(client)
         shown = client.get("/journal/events?kind=worker").json["events"]
         assert [(e["details"]["what"], e["details"]["worker"]) for e in shown][-1] == ("disconnected", "two")
@@ -199,8 +199,8 @@ def test_a_worker_that_left_is_removed_from_the_list() -> None:
     worker_registry = WorkerRegistry()
     registration = worker_registry.register("waits", "q")
     worker_registry.unregister(worker_registry.register("leaves", "q"))
-    told = [[each.name for each in worker_registry.beat().present] for _ in range(5)]
-    assert told == [["waits", "leaves"], *[["waits"]] * 4]
+    present = [[each.name for each in worker_registry.beat().present] for _ in range(5)]
+    assert present == [["waits", "leaves"], *[["waits"]] * 4]
     worker_registry.unregister(registration)
     assert [each.name for each in worker_registry.beat().present] == ["waits"]
     for _ in range(4):

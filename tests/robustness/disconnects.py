@@ -39,15 +39,15 @@ class Counts:
     # Complete responses that a client read before it disconnected, and acked.
     delivered: int = 0
     disconnected_before_lease: int = 0
-    given_back: int = 0
+    released: int = 0
     # Messages delayed until their lease expired.
-    bytes_had_left: int = 0
+    sent_before_disconnect: int = 0
     lost: int = 0
     seconds: float = 0.0
 
     def check(self, lapsed: int) -> None:
         assert self.lost == 0, self
-        assert lapsed == self.bytes_had_left, (lapsed, self)
+        assert lapsed == self.sent_before_disconnect, (lapsed, self)
 
 
 class Lane:
@@ -156,14 +156,14 @@ def measure(server: Process, rounds: int, lanes_count: int) -> Counts:
         deadline = time.monotonic() + 120
         drained = sum(lane.drain(client, deadline) for lane in lanes)
         totals = [client.get(f"/queues/{lane.queue}/stats").json["totals"] for lane in lanes]
-        given_back = metric(client, "penstock_leases_given_back_total")
+        released = metric(client, "penstock_leases_given_back_total")
     left = sum(1 for status, rows in answers if status == 200 and rows)
-    counts.given_back = int(given_back)
-    counts.bytes_had_left = left - counts.delivered
-    counts.disconnected_before_lease = counts.polls - left - counts.given_back
+    counts.released = int(released)
+    counts.sent_before_disconnect = left - counts.delivered
+    counts.disconnected_before_lease = counts.polls - left - counts.released
     counts.lost = counts.pushed - counts.delivered - drained
     leases = sum(each["leased"] for each in totals)
-    assert leases == left + counts.given_back + drained, (leases, left, counts, drained)
+    assert leases == left + counts.released + drained, (leases, left, counts, drained)
     counts.check(lapsed=sum(each["lapsed"] for each in totals))
     return counts
 

@@ -44,7 +44,7 @@ class Result:
         )
 
 
-class Hostile:
+class Attacker:
     def __init__(self, server: Process) -> None:
         self._port = server.port
         self._process = psutil.Process(server.process.pid)
@@ -238,7 +238,7 @@ SLOW = ("slow_head", "slow_line_ends", "slow_body")
 
 
 async def run(server: Process, attacks: tuple[str, ...], sockets: int) -> list[Result]:
-    hostile = Hostile(server)
+    hostile = Attacker(server)
     results = []
     for name in attacks:
         results.append(await hostile.attack(name, getattr(hostile, name)))

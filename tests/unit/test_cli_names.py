@@ -67,7 +67,7 @@ def test_commands_run_as_the_dashboard_shows_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["queue", "add", "--name", "emails", "letters"], "unexpected extra argument"),
         (["queue", "add", "emails", "letters"], "unexpected extra argument"),
@@ -75,7 +75,7 @@ def test_commands_run_as_the_dashboard_shows_them(tmp_path: Path) -> None:
         (["queue", "add", "no such name!"], "is not a valid queue name"),
     ],
 )
-def test_exactly_one_valid_name_is_required(tmp_path: Path, words: list[str], said: str) -> None:
+def test_exactly_one_valid_name_is_required(tmp_path: Path, words: list[str], message: str) -> None:
     done = CliRunner().invoke(cli, [*words, "--db", str(tmp_path / "q.db")])
     assert done.exit_code == 2
-    assert said in done.output
+    assert message in done.output

@@ -21,7 +21,7 @@ from penstock.errors import InvalidInput
 
 
 @pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Remove all settings that the test does not make itself."""
     for name in ("URL", "TOKEN", "PORT", "HOST", "AUTH_TOKEN", "CONFIG"):
         monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)

@@ -66,7 +66,7 @@ class Server:
         self.push(*[each.id for each in messages])
 
 
-async def settle_down() -> None:
+async def run_pending_tasks() -> None:
     for _ in range(5):
         await asyncio.sleep(0.002)
 
@@ -76,10 +76,10 @@ def test_waiting_callers_share_polls_and_never_lease_more_than_requested() -> No
         server = Server()
         poller = Poller(server.poll, server.release)
         calls = [asyncio.ensure_future(poller.lease(1, 5, None)) for _ in range(10)]
-        await settle_down()
+        await run_pending_tasks()
         assert server.polls[0][0] == 10
         server.push(*range(1, 8))
-        await settle_down()
+        await run_pending_tasks()
         assert sum(call.done() for call in calls) == 7
         assert server.polls[-1][0] == 3
         server.push(8, 9, 10)
@@ -95,7 +95,7 @@ def test_a_later_poll_checks_once_and_waits_behind_earlier_ones() -> None:
         server = Server()
         poller = Poller(server.poll, server.release)
         first = asyncio.ensure_future(poller.lease(1, 5, None))
-        await settle_down()
+        await run_pending_tasks()
         second = asyncio.ensure_future(poller.lease(1, 0.05, None))
         third = asyncio.ensure_future(poller.lease(1, 5, None))
         assert await second == []
@@ -113,14 +113,14 @@ def test_a_message_for_a_disconnected_poll_goes_to_the_next() -> None:
         server = Server()
         poller = Poller(server.poll, server.release)
         calls = [asyncio.ensure_future(poller.lease(1, 5, None)) for _ in range(3)]
-        await settle_down()
+        await run_pending_tasks()
         calls[0].cancel()
-        await settle_down()
+        await run_pending_tasks()
         server.push(1, 2, 3)
         got = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(got[0], asyncio.CancelledError)
         assert [each.id for call in got[1:] for each in call] == [1, 2]
-        await settle_down()
+        await run_pending_tasks()
         assert server.back == [3]
 
     asyncio.run(main())
@@ -133,11 +133,11 @@ def test_a_poll_without_waiting_callers_is_ended() -> None:
         stop = StopSignal()
         cancelled = asyncio.ensure_future(poller.lease(1, 500, None))
         stopped = asyncio.ensure_future(poller.lease(1, 500, stop))
-        await settle_down()
+        await run_pending_tasks()
         cancelled.cancel()
         stop.set()
         assert await stopped == []
-        await settle_down()
+        await run_pending_tasks()
         assert poller.idle
         assert await poller.lease(1, 500, stop) == []
 

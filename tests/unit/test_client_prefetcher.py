@@ -146,9 +146,9 @@ def test_messages_not_started_in_time_are_released_and_not_leased_again() -> Non
         while not queue.released:
             await asyncio.sleep(0.005)
         assert queue.released == list(range(handled[-1] + 1, queue.next_id))
-        asked = len(queue.limits)
+        lease_count = len(queue.limits)
         await asyncio.sleep(0.15)
-        assert len(queue.limits) == asked
+        assert len(queue.limits) == lease_count
 
     prefetching(queue, use, lease_ms=200)
 

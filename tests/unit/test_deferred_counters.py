@@ -44,7 +44,7 @@ def push(store: SqliteStore, queue: str = "q", count: int = 1) -> int:
     return newest
 
 
-def kept(file: Path, column: str, queue_id: int = 1) -> int:
+def stored_counter(file: Path, column: str, queue_id: int = 1) -> int:
     with closing(sqlite3.connect(file)) as connection:
         (value,) = connection.execute(
             f"SELECT {column} FROM penstock_counter WHERE queue_id = ?", (queue_id,)
@@ -56,13 +56,13 @@ def test_the_third_push_in_a_row_defers_its_counter_and_readers_include_it(file:
     ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
     for _ in range(5):
         push(ours)
-    assert kept(file, "ready") == 2
+    assert stored_counter(file, "ready") == 2
     for store in (ours, theirs):
         info = store.stats("q").info
         assert (info.ready, info.totals.pushed) == (5, 5)
         assert [each.ready for each in store.list_queues()] == [5]
     ours.apply([Lease(queue="q", limit=2)])
-    assert kept(file, "leased") == 0
+    assert stored_counter(file, "leased") == 0
     for store in (ours, theirs):
         info = store.stats("q").info
         assert (info.ready, info.leased, info.totals.leased) == (3, 2, 2)
@@ -93,14 +93,14 @@ def test_deferred_pushes_are_counted_in_their_own_minute(file: Path, clock: Cloc
         with closing(sqlite3.connect(file)) as connection:
             row = connection.execute("SELECT ready, leased, n_pushed, n_leased FROM penstock_minute").fetchone()
         assert row == (3, 1, 4, 1)
-        assert kept(file, "n_pushed") == 5
+        assert stored_counter(file, "n_pushed") == 5
 
 
 def test_deferred_counters_are_written_at_intervals(file: Path, clock: Clock) -> None:
     with closing(SqliteStore(file, clock=clock)) as store:
         for _ in range(600):
             push(store)
-        assert kept(file, "n_pushed") > 300
+        assert stored_counter(file, "n_pushed") > 300
         assert store.stats("q").info.ready == 600
 
 
@@ -110,7 +110,7 @@ def test_a_push_to_another_queue_writes_the_deferred_counters(file: Path, clock:
             push(store, "a")
         for _ in range(4):
             push(store, "b")
-        assert (kept(file, "ready", 1), kept(file, "ready", 2)) == (4, 2)
+        assert (stored_counter(file, "ready", 1), stored_counter(file, "ready", 2)) == (4, 2)
         assert [each.ready for each in store.list_queues()] == [4, 4]
 
 
@@ -224,7 +224,7 @@ def test_deferred_counters_survive_a_failed_transaction(file: Path, clock: Clock
         check_tables(connection)
 
 
-def claims(file: Path, store: SqliteStore) -> bool:
+def is_last_writer(file: Path, store: SqliteStore) -> bool:
     """Return True if the file names this store as its last writer."""
     with closing(sqlite3.connect(file)) as connection:
         (writer,) = connection.execute("SELECT value FROM penstock_setting WHERE name = 'writer'").fetchone()
@@ -235,12 +235,12 @@ def test_a_new_owner_of_a_file_may_use_the_fast_path(file: Path, clock: Clock) -
     first = SqliteStore(file, clock=clock)
     for _ in range(4):
         push(first)
-    assert claims(file, first)
+    assert is_last_writer(file, first)
     first.close()
     second = SqliteStore(file, clock=clock)
     for _ in range(4):
         push(second)
-    assert claims(file, second)
+    assert is_last_writer(file, second)
     assert second._transaction.is_writer
 
 

@@ -23,7 +23,7 @@ from penstock.store.sqlite import SqliteStore
 CREATE = QueueOptions(lease_ms=3_600_000)
 
 
-class Gated(SqliteStore):
+class GatedStore(SqliteStore):
     """A store whose batches run on a thread and wait there at a gate."""
 
     def __init__(self, path: Path) -> None:
@@ -53,14 +53,14 @@ class Gated(SqliteStore):
         self.gate.set()
 
 
-async def broker_with(path: Path, messages: int) -> tuple[Broker, Gated]:
-    store = Gated(path / "queue.db")
+async def broker_with(path: Path, messages: int) -> tuple[Broker, GatedStore]:
+    store = GatedStore(path / "queue.db")
     broker = Broker(store)
     await broker.push("q", [PushItem(payload=b"%d" % n) for n in range(messages)], create=CREATE)
     return broker, store
 
 
-async def settle(broker: Broker, ready: int) -> None:
+async def wait_until_released(broker: Broker, ready: int) -> None:
     """Wait until every lease without a recipient is released."""
     async with asyncio.timeout(30):
         while (await broker.stats("q")).info.ready != ready:
@@ -81,7 +81,7 @@ def test_a_poll_cancelled_before_its_batch_leases_nothing(tmp_path: Path) -> Non
         leaving.cancel()
         store.open()
         await first
-        await settle(broker, 1)
+        await wait_until_released(broker, 1)
         assert not any(isinstance(command, Lease | Release) for command in store.seen)
         await broker.close()
 
@@ -121,7 +121,7 @@ def test_a_poll_cancelled_after_its_result_releases_the_messages(tmp_path: Path)
         broker.committer.committed = cancel_just_then
         with pytest.raises(asyncio.CancelledError):
             await leaving
-        await settle(broker, 1)
+        await wait_until_released(broker, 1)
         assert broker.given_back == 1
         await broker.close()
 
@@ -133,7 +133,7 @@ def test_cancelling_at_any_moment_loses_nothing(tmp_path: Path) -> None:
         broker, _ = await broker_with(tmp_path, 20)
         dice = random.Random(1)
 
-        async def come_and_go() -> None:
+        async def lease_and_cancel() -> None:
             task = asyncio.create_task(broker.lease("q", limit=dice.randint(1, 3), wait_ms=dice.choice([0, 50])))
             for _ in range(dice.randint(0, 12)):
                 await asyncio.sleep(0)
@@ -145,8 +145,8 @@ def test_cancelling_at_any_moment_loses_nothing(tmp_path: Path) -> None:
                 broker.give_back(messages)
 
         for _ in range(100):
-            await asyncio.gather(*(come_and_go() for _ in range(10)))
-        await settle(broker, 20)
+            await asyncio.gather(*(lease_and_cancel() for _ in range(10)))
+        await wait_until_released(broker, 20)
         await broker.close()
 
     asyncio.run(scenario())
@@ -160,7 +160,7 @@ def test_a_push_is_not_undone_when_its_caller_is_cancelled(tmp_path: Path) -> No
         await asyncio.sleep(0.01)
         leaving.cancel()
         store.open()
-        await settle(broker, 1)
+        await wait_until_released(broker, 1)
         await broker.close()
 
     asyncio.run(scenario())
@@ -186,7 +186,7 @@ def test_the_number_of_pending_commands_is_limited(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-class Watched(SqliteStore):
+class ThreadRecordingStore(SqliteStore):
     """A store that records which threads waited for the disk."""
 
     def __init__(self, path: Path) -> None:
@@ -195,7 +195,7 @@ class Watched(SqliteStore):
 
     def prepare(self, commands: Sequence[Command[Any]]) -> Any:
         prepared = super().prepare(commands)
-        return None if prepared is None else _Watching(prepared, self.waited_on)
+        return None if prepared is None else _RecordingBatch(prepared, self.waited_on)
 
     def apply_now(self, command: Command[Any]) -> Any:
         outcome = super().apply_now(command)
@@ -204,7 +204,7 @@ class Watched(SqliteStore):
         return outcome
 
 
-class _Watching:
+class _RecordingBatch:
     def __init__(self, prepared: Any, waited_on: list[threading.Thread]) -> None:
         self._prepared, self._waited_on = prepared, waited_on
 
@@ -223,7 +223,7 @@ def test_only_a_single_command_on_an_instant_store_commits_in_the_loop(
     monkeypatch.setattr(tasks, "QUICK_SECONDS", quick_seconds)
 
     async def scenario() -> None:
-        store = Watched(tmp_path / "queue.db")
+        store = ThreadRecordingStore(tmp_path / "queue.db")
         broker = Broker(store)
         for _ in range(4):
             pushes = [broker.push("q", [PushItem(payload=b"x")], create=CREATE) for _ in range(callers)]

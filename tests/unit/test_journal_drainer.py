@@ -49,7 +49,7 @@ def check(store: SqliteStore) -> Replay:
     return replay
 
 
-def opened(store: SqliteStore) -> Drain:
+def open_drain(store: SqliteStore) -> Drain:
     drain = Drain.open(store, journal_folder(store.path))
     assert drain is not None
     return drain
@@ -68,7 +68,7 @@ def test_events_move_to_the_log_in_order_and_are_deleted_from_the_store(store: S
 def test_the_log_is_never_ahead_of_the_stores_disk(tmp_path: Path) -> None:
     """Leases are not fsynced: if the log were ahead, a power cut could leave it with a lease that the store lost."""
 
-    class Noting(SqliteStore):
+    class SyncRecordingStore(SqliteStore):
         log: Log | None = None
         synced_at: int | None = None
 
@@ -77,7 +77,10 @@ def test_the_log_is_never_ahead_of_the_stores_disk(tmp_path: Path) -> None:
             if self.log is not None:
                 self.synced_at = self.log.next_offset
 
-    with closing(Noting(tmp_path / "penstock.db", journal=True)) as store, closing(opened(store)) as drain:
+    with (
+        closing(SyncRecordingStore(tmp_path / "penstock.db", journal=True)) as store,
+        closing(open_drain(store)) as drain,
+    ):
         do(store, Push(queue="q", messages=[PushItem(payload=b"x")], create=QueueOptions()))
         do(store, Lease(queue="q", limit=1))
         do(store, CatchUpJournal())
@@ -89,10 +92,10 @@ def test_the_log_is_never_ahead_of_the_stores_disk(tmp_path: Path) -> None:
 
 def test_a_crash_before_the_deletion_repeats_nothing(store: SqliteStore) -> None:
     work(store)
-    with closing(opened(store)) as drain:
+    with closing(open_drain(store)) as drain:
         assert drain.step() is not None
     work(store)
-    with closing(opened(store)) as drain:
+    with closing(open_drain(store)) as drain:
         assert drain.step() is not None
         assert drain.step() is None
     check(store)
@@ -104,14 +107,14 @@ def test_a_log_cut_within_a_commit_is_completed(store: SqliteStore) -> None:
     (row,) = store.journal_from(0, 1)
     assert row.records == 4, "its queue, and messages too large to share a record"
     folder = journal_folder(store.path)
-    with closing(opened(store)) as drain:
+    with closing(open_drain(store)) as drain:
         drain.step()
     (segment,) = folder.glob("*.log")
     whole = segment.read_bytes()[HEAD_BYTES:]
     shutil.rmtree(folder)
-    with closing(opened(store)) as drain:
+    with closing(open_drain(store)) as drain:
         drain.log.append_encoded(whole[: len(whole) - 1_000_000][: _two_records(whole)])
-    with closing(opened(store)) as drain:
+    with closing(open_drain(store)) as drain:
         assert drain.log.next_offset == 2
         drain.step()
     assert check(store).next_offset == 4
@@ -125,7 +128,7 @@ def _two_records(data: bytes) -> int:
 
 def test_only_one_process_drains_at_a_time(store: SqliteStore) -> None:
     work(store)
-    with closing(opened(store)) as drain:
+    with closing(open_drain(store)) as drain:
         assert Drain.open(store, journal_folder(store.path)) is None
         drain_once(store, store.path)
         assert drain.log.next_offset == 0
@@ -166,7 +169,7 @@ def test_a_drain_that_fails_to_start_unlocks_the_log(store: SqliteStore) -> None
 
     with pytest.raises(StoreBusy):
         Drain.open(Busy(), journal_folder(store.path))  # type: ignore[arg-type]
-    opened(store).close()
+    open_drain(store).close()
 
 
 def test_commands_succeed_while_the_journal_cannot_be_drained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -244,7 +247,7 @@ def test_events_that_are_not_consecutive_do_not_reach_the_log(store: SqliteStore
     with closing(sqlite3.connect(store.path)) as db, db:
         (first, *_, last) = [row[0] for row in db.execute("SELECT rowid FROM penstock_journal ORDER BY rowid")]
         db.execute("DELETE FROM penstock_journal WHERE rowid > ? AND rowid < ?", (first, last))
-    with closing(opened(store)) as drain:
+    with closing(open_drain(store)) as drain:
         with pytest.raises(InvariantBroken, match="not consecutive"):
             drain.step()
         assert drain.log.next_offset == 0

@@ -44,7 +44,7 @@ rows = st.tuples(
 
 
 @st.composite
-def happenings(draw: st.DrawFn) -> dict[str, Any]:
+def event_batches(draw: st.DrawFn) -> dict[str, Any]:
     count = draw(st.integers(1, 5))
 
     def parts(values: st.SearchStrategy[bytes]) -> list[bytes] | None:
@@ -78,24 +78,24 @@ def encoded(kind: int, now: int, queue_id: int, name: bytes, store_id: int, rows
     return encode_events(kind, now, queue_id, name, store_id, len(rows), columns_of(rows), **more)
 
 
-@given(happenings())
-def test_encoding_and_decoding_are_inverse(told: dict[str, Any]) -> None:
-    record = encoded(**told)
+@given(event_batches())
+def test_encoding_and_decoding_are_inverse(batch: dict[str, Any]) -> None:
+    record = encoded(**batch)
     assert len(record) % 8 == 0
-    for number, (event, row) in enumerate(zip(read(7, record), told["rows"], strict=True)):
-        at = {Kind.PUSHED: row[1], Kind.LEASED: row[3]}.get(told["kind"], told["now"])
+    for number, (event, row) in enumerate(zip(read(7, record), batch["rows"], strict=True)):
+        at = {Kind.PUSHED: row[1], Kind.LEASED: row[3]}.get(batch["kind"], batch["now"])
         assert (event.offset, event.number, event.at) == (7, number, at)
-        assert (event.kind, event.queue) == (told["kind"].name.lower(), told["name"].decode())
+        assert (event.kind, event.queue) == (batch["kind"].name.lower(), batch["name"].decode())
         times_told = (event.pushed_at, event.first_leased_at, event.leased_at, event.until)
         assert (event.id, *(time or 0 for time in times_told), event.attempts, event.priority) == row[:7]
-        assert event.body == (None if told["bodies"] is None else told["bodies"][number])
-        assert encode_detail(**event.details) == (b"" if told["details"] is None else told["details"][number])
+        assert event.body == (None if batch["bodies"] is None else batch["bodies"][number])
+        assert encode_detail(**event.details) == (b"" if batch["details"] is None else batch["details"][number])
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(happenings(), min_size=1, max_size=6))
-def test_bulk_and_single_decoding_agree(told: list[dict[str, Any]]) -> None:
-    records = [encoded(**each) for each in told]
+@given(st.lists(event_batches(), min_size=1, max_size=6))
+def test_bulk_and_single_decoding_agree(batches: list[dict[str, Any]]) -> None:
+    records = [encoded(**each) for each in batches]
     ends = [sum(map(len, records[: n + 1])) for n in range(len(records))]
     table = events_table(b"".join(records), ends, 100)
     assert table.schema == SCHEMA
@@ -174,8 +174,8 @@ def test_the_events_of_a_message_stay_in_order() -> None:
         recorder.note(kind, queue, [row(1)])
         if kind in (Kind.NACKED, Kind.LAPSED):
             recorder.note(kind, queue, [row(2)])
-    told = [event.kind for record in recorder.take() for event in read(0, record) if event.id == 1]
-    assert told == [kind.name.lower() for kind in happened]
+    events = [event.kind for record in recorder.take() for event in read(0, record) if event.id == 1]
+    assert events == [kind.name.lower() for kind in happened]
 
 
 def test_rolled_back_events_are_not_recorded() -> None:

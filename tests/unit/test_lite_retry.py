@@ -31,11 +31,11 @@ def queue(path: Path, clock: Clock) -> Iterator[LiteQueue]:
 
 def deliveries(queue: LiteQueue, clock: Clock) -> list[int]:
     """Pop and let the lease expire until the queue is empty; return the retry counts."""
-    met = []
+    retry_counts = []
     while message := queue.pop(timeout=1):
-        met.append(message.retry_count)
+        retry_counts.append(message.retry_count)
         clock.pass_seconds(1)
-    return met
+    return retry_counts
 
 
 @pytest.mark.parametrize("max_retries", [0, 1, 3])
@@ -198,12 +198,12 @@ def test_a_message_that_always_fails_is_dead_lettered_with_its_error(path: Path,
         assert (dead.data, dead.reason) == (NOISE, "ZeroDivisionError: division by zero")
 
 
-class Unspeakable(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
 
-@pytest.mark.parametrize("error", [Unspeakable(), ValueError("half a pair: \ud800"), ValueError("x" * 100_000)])
+@pytest.mark.parametrize("error", [UnprintableError(), ValueError("half a pair: \ud800"), ValueError("x" * 100_000)])
 def test_an_error_whose_text_cannot_be_stored_still_counts_a_retry(path: Path, clock: Clock, error: Exception) -> None:
     with LiteQueue(path, max_retries=0, clock=clock) as queue:
         queue.put(b"x")

@@ -11,7 +11,7 @@ from penstock.pipeline.runtime.java import find_java
 
 
 @pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine without Java."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -25,20 +25,20 @@ def fake_java(home: Path, version: str) -> None:
     (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
 
 
-def test_a_suitable_java_of_the_machine_is_used(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_java(bare / "jdk", "17.0.15")
-    monkeypatch.setenv("JAVA_HOME", str(bare / "jdk"))
+def test_a_suitable_java_of_the_machine_is_used(without_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(without_java / "jdk", "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(without_java / "jdk"))
     found = find_java()
-    assert (found.home, found.version, found.origin) == (bare / "jdk", "17.0.15", "machine")
+    assert (found.home, found.version, found.origin) == (without_java / "jdk", "17.0.15", "machine")
 
 
-def test_a_java_that_is_too_old_is_skipped(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_java(bare / "jdk", "11.0.2")
-    monkeypatch.setenv("JAVA_HOME", str(bare / "jdk"))
+def test_a_java_that_is_too_old_is_skipped(without_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(without_java / "jdk", "11.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(without_java / "jdk"))
     assert find_java().origin == "wheel"
 
 
-def test_the_java_of_a_wheel_runs_without_a_module_that_spark_requests(bare: Path) -> None:
+def test_the_java_of_a_wheel_runs_without_a_module_that_spark_requests(without_java: Path) -> None:
     found = find_java()
     command = [str(found.home / "bin/java"), "--add-modules=jdk.incubator.vector", "-version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={})

@@ -15,7 +15,7 @@ from penstock.store.sqlite.store import UNSYNCED_MAX
 FULL, NORMAL = 2, 1
 
 
-def switches(store: SqliteStore) -> tuple[int, int]:
+def fsync_and_checkpoint(store: SqliteStore) -> tuple[int, int]:
     """Return the fsync mode of the last commit, and its checkpoint threshold in pages."""
     (synchronous,) = store._writer.execute("PRAGMA synchronous").fetchone()
     (pages,) = store._writer.execute("PRAGMA wal_autocheckpoint").fetchone()
@@ -26,11 +26,11 @@ def switches(store: SqliteStore) -> tuple[int, int]:
 def test_only_an_fsynced_commit_checkpoints_the_wal(journal: bool, pages: int, tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "queue.db", journal=journal)
     store.apply([Push(queue="q", messages=[PushItem(payload=b"a")], create=QueueOptions())])
-    assert switches(store) == (FULL, pages)
+    assert fsync_and_checkpoint(store) == (FULL, pages)
     seen = []
     for _ in range(UNSYNCED_MAX + 2):
         store.apply([Lease(queue="q")])
-        seen.append(switches(store))
+        seen.append(fsync_and_checkpoint(store))
     assert seen == [(NORMAL, 0)] * UNSYNCED_MAX + [(FULL, pages), (NORMAL, 0)]
     store.close()
 
@@ -39,5 +39,5 @@ def test_at_relaxed_durability_every_commit_can_checkpoint_the_wal(tmp_path: Pat
     store = SqliteStore(tmp_path / "queue.db", durability="relaxed")
     store.apply([Push(queue="q", messages=[PushItem(payload=b"a")], create=QueueOptions())])
     store.apply([Lease(queue="q")])
-    assert switches(store) == (NORMAL, WAL_PAGES["relaxed"])
+    assert fsync_and_checkpoint(store) == (NORMAL, WAL_PAGES["relaxed"])
     store.close()

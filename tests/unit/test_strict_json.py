@@ -146,7 +146,7 @@ def test_repeated_names_are_found_anywhere_in_a_large_body() -> None:
     strict_json.decode(b'{"\\u0070riority":2,"payload":%s}' % filler, push_body)
 
 
-class Measured:
+class SizeRecordingDecoder:
     """A decoder that remembers the largest input it received."""
 
     def __init__(self, decoder: Any) -> None:
@@ -169,7 +169,7 @@ class Measured:
     ids=["unique names", "nested brackets", "many messages", "large messages"],
 )
 def test_a_large_body_is_decoded_in_bounded_slices(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = [Measured(strict_json._any), Measured(strict_json._shallow)]
+    measured = [SizeRecordingDecoder(strict_json._any), SizeRecordingDecoder(strict_json._shallow)]
     monkeypatch.setattr(strict_json, "_any", measured[0])
     monkeypatch.setattr(strict_json, "_shallow", measured[1])
     strict_json.decode(body, push_body)

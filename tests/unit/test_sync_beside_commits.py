@@ -36,7 +36,7 @@ def fail_to_sync(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
             store.sync()
 
 
-def ready(store: SqliteStore) -> int:
+def ready_count(store: SqliteStore) -> int:
     return store.stats("q").info.ready
 
 
@@ -52,7 +52,7 @@ def test_a_commit_beside_a_failed_fsync_is_not_acknowledged(
     prepared.release()
     assert refused.value.maybe_done
     store.apply([push()])
-    assert ready(store) == 3, "what was not promised may be there"
+    assert ready_count(store) == 3, "what was not promised may be there"
 
 
 def test_after_a_failed_fsync_the_wal_is_rewritten_and_commits_are_acknowledged(
@@ -64,7 +64,7 @@ def test_after_a_failed_fsync_the_wal_is_rewritten_and_commits_are_acknowledged(
     assert note.exists()
     store.apply([push()])
     assert not note.exists()
-    assert ready(store) == 2
+    assert ready_count(store) == 2
 
 
 @pytest.mark.parametrize("commands", [1, 3])
@@ -92,4 +92,4 @@ def test_a_commit_before_a_failed_fsync_is_not_repeated(
         patched.setattr(store._transaction, "is_writer", False)
         with pytest.raises(StoreUnreachable):
             store.apply([push() for _ in range(commands)])
-    assert ready(store) == 1 + commands
+    assert ready_count(store) == 1 + commands

@@ -142,9 +142,9 @@ def test_a_consumer_whose_records_were_trimmed_gets_an_error(streams: Streams) -
         streams.append("s", [BIG_RECORD])
     streams.commit("s", "slow", 1)
     first = streams.trim("s", before=12, force=True).first
-    with pytest.raises(OffsetTrimmed) as told:
+    with pytest.raises(OffsetTrimmed) as raised:
         streams.next("s", "slow")
-    assert told.value.first_offset == first
+    assert raised.value.first_offset == first
     streams.commit("s", "slow", first - 1)
     assert streams.next("s", "slow").records[0].offset == first
 

@@ -104,10 +104,10 @@ def test_an_invalid_record_is_refused_and_nothing_is_appended(streams: Streams) 
     assert streams.show("s").next == 0
 
 
-@pytest.mark.parametrize("asked", [{"offset": -2}, {"limit": 0}, {"limit": 10**9}, {"bytes_max": 0}])
-def test_a_read_outside_the_limits_is_refused(streams: Streams, asked: dict[str, int]) -> None:
+@pytest.mark.parametrize("arguments", [{"offset": -2}, {"limit": 0}, {"limit": 10**9}, {"bytes_max": 0}])
+def test_a_read_outside_the_limits_is_refused(streams: Streams, arguments: dict[str, int]) -> None:
     with pytest.raises(InvalidInput):
-        streams.read("s", **asked)
+        streams.read("s", **arguments)
 
 
 def test_the_maximum_record_size_is_an_option(streams: Streams) -> None:

@@ -50,9 +50,9 @@ def test_reading_a_trimmed_offset_names_the_first_retained_one(streams: Streams)
     fill(streams, "k", StreamOptions(segment_bytes=SEGMENT))
     first = streams.trim("k", before=9).first
     assert 0 < first <= 9
-    with pytest.raises(OffsetTrimmed) as told:
+    with pytest.raises(OffsetTrimmed) as raised:
         streams.read("k", first - 1)
-    assert (told.value.offset, told.value.first_offset) == (first - 1, first)
+    assert (raised.value.offset, raised.value.first_offset) == (first - 1, first)
 
 
 def test_other_processes_see_a_trim(shared: StreamsUnderTest, streams: Streams) -> None:

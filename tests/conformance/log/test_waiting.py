@@ -40,11 +40,11 @@ def test_an_append_by_another_process_wakes_every_waiter(shared: StreamsUnderTes
 
 def test_listeners_are_notified_of_appends_until_they_unsubscribe(streams: Streams) -> None:
     streams.append("s", [b"first"])
-    heard = threading.Semaphore(0)
-    stop = streams.listen("s", heard.release)
+    notified = threading.Semaphore(0)
+    stop = streams.listen("s", notified.release)
     assert stop is not None
     streams.append("s", [b"x"])
-    assert heard.acquire(timeout=LONG)
+    assert notified.acquire(timeout=LONG)
     stop()
     streams.append("s", [b"x"])
-    assert not heard.acquire(blocking=False)
+    assert not notified.acquire(blocking=False)

@@ -109,7 +109,7 @@ def index_of(folder: Path, first: int) -> Path:
     return folder / file_name(first, INDEX)
 
 
-class Failing(Files):
+class FailingDisk(Files):
     """A disk on which the chosen operation fails, after the given number of successes."""
 
     def __init__(self) -> None:

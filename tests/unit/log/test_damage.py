@@ -36,13 +36,13 @@ COUNT = 500
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("sound") / "log", COUNT)
 
 
 @pytest.fixture
-def folder(sound: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sound, tmp_path / "log"))
+def folder(intact_log: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(intact_log, tmp_path / "log"))
 
 
 def troubles(folder: Path) -> list[DamageKind]:
@@ -72,22 +72,22 @@ def test_a_page_ends_before_a_damaged_record(folder: Path) -> None:
     flip(log_of(folder, 0), 8 * 5_000)
     with LogReader(folder) as log:
         page = log.read(0, 200)
-        with pytest.raises(CorruptRecord) as told:
+        with pytest.raises(CorruptRecord) as raised:
             log.read(page.next)
         assert [record.offset for record in page.records] == list(range(page.next))
-        assert (told.value.offset, told.value.stream) == (page.next, "s")
+        assert (raised.value.offset, raised.value.stream) == (page.next, "s")
         assert log.read(page.next + 1).records[0].data == payload(page.next + 1)
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_no_single_flipped_bit_serves_a_wrong_byte(sound: Path, tmp_path: Path, part: int) -> None:
+def test_no_single_flipped_bit_serves_a_wrong_byte(intact_log: Path, tmp_path: Path, part: int) -> None:
     chance = random.Random(part)
-    paths = [path.name for path in sorted(sound.iterdir()) if path.suffix in (".log", INDEX, SUMS)] + ["manifest"]
-    sizes = [(sound / name).stat().st_size for name in paths]
+    paths = [path.name for path in sorted(intact_log.iterdir()) if path.suffix in (".log", INDEX, SUMS)] + ["manifest"]
+    sizes = [(intact_log / name).stat().st_size for name in paths]
     for number in range(100):
-        folder = Path(shutil.copytree(sound, tmp_path / f"log{number}"))
+        folder = Path(shutil.copytree(intact_log, tmp_path / f"log{number}"))
         (name,) = chance.choices(paths, sizes)
-        bit = chance.randrange(8 * (sound / name).stat().st_size)
+        bit = chance.randrange(8 * (intact_log / name).stat().st_size)
         flip(folder / name, bit)
         with Log(folder) as log:
             served, damaged = read_all(log)
@@ -105,9 +105,9 @@ def test_a_flipped_bit_makes_arrow_reads_fail_too(folder: Path) -> None:
     flip(log_of(folder, 0), 8 * 5_000)
     with LogReader(folder) as log:
         _, (offset,) = read_all(log)
-        with pytest.raises(CorruptRecord) as told:
+        with pytest.raises(CorruptRecord) as raised:
             list(batches(log, 0))
-        assert told.value.offset == offset
+        assert raised.value.offset == offset
         assert sum(batch.num_rows for batch in batches(log, offset + 1)) == COUNT - offset - 1
 
 

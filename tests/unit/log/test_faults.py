@@ -24,16 +24,16 @@ from penstock.log.streams import FileStreams
 from penstock.log.writer import CHECKPOINT_MS, Log
 from penstock.server.serve import open_store_from as open_served
 from tests.conformance.support import Clock
-from tests.unit.log.support import BROKEN, FULL, Failing, assert_true, fill, make, payload, read_all
+from tests.unit.log.support import BROKEN, FULL, FailingDisk, assert_true, fill, make, payload, read_all
 
 
 @pytest.fixture
-def files() -> Failing:
-    return Failing()
+def files() -> FailingDisk:
+    return FailingDisk()
 
 
 @pytest.fixture
-def log(tmp_path: Path, files: Failing) -> Iterator[Log]:
+def log(tmp_path: Path, files: FailingDisk) -> Iterator[Log]:
     make(tmp_path / "log", 20)
     log = Log(tmp_path / "log", files=files, clock=Clock())
     yield log
@@ -48,12 +48,12 @@ def assert_sound(folder: Path, count: int) -> None:
     assert (len(served), damaged) == (count, [])
 
 
-@pytest.mark.parametrize("works", [0, 1])
+@pytest.mark.parametrize("successes", [0, 1])
 def test_a_full_disk_within_a_batch_keeps_nothing_of_it_and_the_log_continues(
-    log: Log, files: Failing, works: int
+    log: Log, files: FailingDisk, successes: int
 ) -> None:
     """The first write holds the data, the second one the index."""
-    files.fail["write"] = (works, FULL)
+    files.fail["write"] = (successes, FULL)
     with pytest.raises(DiskFull):
         log.append([payload(offset) for offset in range(20, 30)])
     assert log.next_offset == 20
@@ -63,7 +63,7 @@ def test_a_full_disk_within_a_batch_keeps_nothing_of_it_and_the_log_continues(
     assert check(log.folder, "s").findings == []
 
 
-def test_a_full_disk_that_cannot_be_truncated_stops_the_log(log: Log, files: Failing) -> None:
+def test_a_full_disk_that_cannot_be_truncated_stops_the_log(log: Log, files: FailingDisk) -> None:
     files.fail = {"write": (0, FULL), "truncate": (0, BROKEN)}
     with pytest.raises(DiskFull):
         log.append([payload(20)])
@@ -76,7 +76,7 @@ def test_a_full_disk_that_cannot_be_truncated_stops_the_log(log: Log, files: Fai
     assert_sound(log.folder, 25)
 
 
-def test_a_failed_fsync_stops_the_log_until_it_is_reopened(log: Log, files: Failing) -> None:
+def test_a_failed_fsync_stops_the_log_until_it_is_reopened(log: Log, files: FailingDisk) -> None:
     files.fail["sync"] = (0, BROKEN)
     with pytest.raises(LogFailed):
         log.append([payload(20)])
@@ -92,7 +92,7 @@ def test_a_failed_fsync_stops_the_log_until_it_is_reopened(log: Log, files: Fail
     assert_sound(log.folder, 25)
 
 
-def test_a_roll_over_succeeds_once_the_disk_has_space(log: Log, files: Failing) -> None:
+def test_a_roll_over_succeeds_once_the_disk_has_space(log: Log, files: FailingDisk) -> None:
     fill(log, 200)
     room = log.identity.options.segment_bytes - log.active.size
     batch = [b"x" * 500] * (room // 500 + 1)
@@ -105,7 +105,7 @@ def test_a_roll_over_succeeds_once_the_disk_has_space(log: Log, files: Failing) 
     assert check(log.folder, "s").findings == []
 
 
-def test_a_failed_manifest_update_fails_no_append(tmp_path: Path, files: Failing) -> None:
+def test_a_failed_manifest_update_fails_no_append(tmp_path: Path, files: FailingDisk) -> None:
     clock = Clock()
     make(tmp_path / "log", 0)
     with Log(tmp_path / "log", files=files, clock=clock) as log:
@@ -119,7 +119,7 @@ def test_a_failed_manifest_update_fails_no_append(tmp_path: Path, files: Failing
     assert_sound(tmp_path / "log", 20)
 
 
-def test_a_failed_commit_keeps_the_old_position(tmp_path: Path, files: Failing) -> None:
+def test_a_failed_commit_keeps_the_old_position(tmp_path: Path, files: FailingDisk) -> None:
     make(tmp_path / "log", 20)
     consumers = Consumers(tmp_path / "log", "s", files=files, clock=Clock())
     consumers.submit(CommitPosition(consumer="c", offset=5))
@@ -165,7 +165,9 @@ def _append_until_full(folder: Path) -> int:
     return 3
 
 
-def test_a_full_disk_at_a_roll_over_leaks_no_descriptor_and_breaks_no_reader(tmp_path: Path, files: Failing) -> None:
+def test_a_full_disk_at_a_roll_over_leaks_no_descriptor_and_breaks_no_reader(
+    tmp_path: Path, files: FailingDisk
+) -> None:
     with Log.create(tmp_path / "log", "s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN), files=files) as log:
         log.append([bytes(SEGMENT_BYTES_MIN // 2)])
         opened = len(list(Path("/proc/self/fd").iterdir()))
@@ -181,14 +183,14 @@ def test_a_full_disk_at_a_roll_over_leaks_no_descriptor_and_breaks_no_reader(tmp
         assert log.append([bytes(SEGMENT_BYTES_MIN)]).first == 1
 
 
-@pytest.mark.parametrize(("operation", "works"), [("write", 0), ("write", 1), ("sync", 0), ("truncate", 1)])
+@pytest.mark.parametrize(("operation", "successes"), [("write", 0), ("write", 1), ("sync", 0), ("truncate", 1)])
 def test_a_full_disk_leaves_a_log_that_skips_offsets_unchanged(
-    tmp_path: Path, files: Failing, operation: str, works: int
+    tmp_path: Path, files: FailingDisk, operation: str, successes: int
 ) -> None:
     with Log.create(tmp_path / "log", "s", files=files) as log, LogReader(tmp_path / "log") as reader:
         before = {path.name: path.read_bytes() for path in log.folder.iterdir()}
         for _ in range(2):
-            files.fail[operation] = (works, FULL)
+            files.fail[operation] = (successes, FULL)
             with pytest.raises(DiskFull):
                 log.skip_to(100)
             assert log.next_offset == reader.next_offset == 0
@@ -201,7 +203,7 @@ def test_a_full_disk_leaves_a_log_that_skips_offsets_unchanged(
     assert check(tmp_path / "log", "s").findings == []
 
 
-def test_a_log_can_skip_offsets_after_a_full_disk(tmp_path: Path, files: Failing) -> None:
+def test_a_log_can_skip_offsets_after_a_full_disk(tmp_path: Path, files: FailingDisk) -> None:
     with Log.create(tmp_path / "log", "s", files=files) as log:
         files.fail["write"] = (0, FULL)
         with pytest.raises(DiskFull):
@@ -214,7 +216,9 @@ def test_a_log_can_skip_offsets_after_a_full_disk(tmp_path: Path, files: Failing
         assert again.append([b"y"]).first == 101
 
 
-def test_a_failed_seal_of_an_empty_segment_stops_the_log_until_it_is_reopened(tmp_path: Path, files: Failing) -> None:
+def test_a_failed_seal_of_an_empty_segment_stops_the_log_until_it_is_reopened(
+    tmp_path: Path, files: FailingDisk
+) -> None:
     with Log.create(tmp_path / "log", "s", files=files) as log:
         files.fail["sync"] = (1, BROKEN)
         with pytest.raises(StoreError):
@@ -227,7 +231,7 @@ def test_a_failed_seal_of_an_empty_segment_stops_the_log_until_it_is_reopened(tm
         assert again.read(again.next_offset - 1).records[0].data == b"x"
 
 
-def test_a_trim_that_failed_on_a_full_disk_can_be_repeated(tmp_path: Path, files: Failing) -> None:
+def test_a_trim_that_failed_on_a_full_disk_can_be_repeated(tmp_path: Path, files: FailingDisk) -> None:
     with Log.create(tmp_path / "log", "s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN), files=files) as log:
         for _ in range(3):
             log.append([bytes(SEGMENT_BYTES_MIN)])
@@ -250,7 +254,7 @@ def test_leftovers_of_a_killed_drop_are_removed_on_opening(tmp_path: Path, monke
     assert not list((tmp_path / "trash").iterdir())
 
 
-def test_a_log_whose_creation_failed_does_not_exist(tmp_path: Path, files: Failing) -> None:
+def test_a_log_whose_creation_failed_does_not_exist(tmp_path: Path, files: FailingDisk) -> None:
     """A migration that resumes after a kill would take such a log for its own."""
     files.fail["rename"] = (1, BROKEN)
     with pytest.raises(StoreError):
@@ -276,11 +280,11 @@ def test_new_folders_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.Mon
     synced: set[int] = set()
     real = os.fsync
 
-    def noting(fd: int) -> None:
+    def record_fsync(fd: int) -> None:
         synced.add(os.fstat(fd).st_ino)
         real(fd)
 
-    monkeypatch.setattr(os, "fsync", noting)
+    monkeypatch.setattr(os, "fsync", record_fsync)
     store, _ = open_served(Settings(data=str(tmp_path / "new" / "data")))
     store.close()
     assert {path.stat().st_ino for path in (tmp_path, tmp_path / "new")} <= synced

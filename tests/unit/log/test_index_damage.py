@@ -40,16 +40,16 @@ COUNT = 60
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("sound") / "log", COUNT)
 
 
 @pytest.fixture
-def folder(sound: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sound, tmp_path / "log"))
+def folder(intact_log: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(intact_log, tmp_path / "log"))
 
 
-def spoil_entry(folder: Path, number: int) -> None:
+def corrupt_entry(folder: Path, number: int) -> None:
     """Set the highest bit of an entry, so that its record seems to end far beyond the end of the file."""
     path = segment_files(folder, INDEX)[-1]
     data = bytearray(path.read_bytes())
@@ -61,7 +61,7 @@ def spoil_entry(folder: Path, number: int) -> None:
 @pytest.mark.parametrize("manifest", ["with a manifest", "without"])
 def test_a_bad_index_entry_costs_no_record(folder: Path, number: int, manifest: str) -> None:
     size = segment_files(folder)[-1].stat().st_size
-    spoil_entry(folder, number)
+    corrupt_entry(folder, number)
     if manifest == "without":
         for name in ("manifest", "manifest.copy"):
             (folder / name).unlink(missing_ok=True)
@@ -79,7 +79,7 @@ def test_a_bad_index_entry_costs_no_record(folder: Path, number: int, manifest: 
 @pytest.mark.parametrize("number", [0, 30, COUNT - 1])
 def test_a_bad_index_entry_is_harmless_while_the_writer_has_the_log_open(folder: Path, number: int) -> None:
     with Log(folder) as log:
-        spoil_entry(folder, number)
+        corrupt_entry(folder, number)
         served, damaged = read_all(log)
         assert_true(served)
         assert (len(served), damaged) == (COUNT, [])
@@ -111,27 +111,29 @@ def test_an_index_shifted_while_it_is_open_serves_no_wrong_record(
     with Log.create(tmp_path / "s", "s", SMALL) as log:
         for first in range(0, 300, 10):
             log.append([b"%0400d" % offset for offset in range(first, first + 10)])
-    truth = {offset: b"%0400d" % offset for offset in range(300)}
+    expected_data = {offset: b"%0400d" % offset for offset in range(300)}
     with opened(tmp_path / "s") as log:
-        assert read_all(log)[0] == truth
+        assert read_all(log)[0] == expected_data
         path = segment_files(tmp_path / "s", INDEX)[place]
         data = path.read_bytes()
         path.write_bytes(data[:100] + data[104:] + data[-4:])
         # These offsets lie behind the gap, so a read that starts at the gap would find a wrong length.
         for offset in (50, 100, 200, 250):
-            assert [record.data for record in log.read(offset, 1).records] == [truth[offset]]
-            assert [batch["data"].to_pylist() for batch in batches(log, offset, offset + 1)] == [[truth[offset]]]
+            assert [record.data for record in log.read(offset, 1).records] == [expected_data[offset]]
+            assert [batch["data"].to_pylist() for batch in batches(log, offset, offset + 1)] == [
+                [expected_data[offset]]
+            ]
 
 
 def test_an_index_damaged_while_it_is_open_is_rebuilt_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rebuilds: list[int] = []
 
-    def counting(self: Segment, expected: int, log_bytes: int | None) -> None:
+    def count_rebuild(self: Segment, expected: int, log_bytes: int | None) -> None:
         rebuilds.append(self.first)
         rebuild(self, expected, log_bytes)
 
     rebuild = Segment._rebuild
-    monkeypatch.setattr(Segment, "_rebuild", counting)
+    monkeypatch.setattr(Segment, "_rebuild", count_rebuild)
     with LogReader(make(tmp_path / "s")) as log:
         log.read(0, 1)
         flip(segment_files(tmp_path / "s", INDEX)[0], 8 * (64 + 4 * 30))
@@ -178,7 +180,7 @@ def test_a_damaged_record_and_index_cost_only_that_record(folder: Path, damaged:
     data = bytearray(path.read_bytes())
     data[start:end] = bytes(end - start)
     path.write_bytes(data)
-    spoil_entry(folder, 5)
+    corrupt_entry(folder, 5)
     with Log(folder) as log:
         served, lost = read_all(log)
         assert_true(served)
@@ -192,7 +194,7 @@ def test_a_long_run_of_garbage_is_searched_in_one_pass(folder: Path) -> None:
     summed = 0
     real = record.crc32
 
-    def counting(data: bytes, start: int = 0) -> int:
+    def count_rebuild(data: bytes, start: int = 0) -> int:
         nonlocal summed
         summed += len(data)
         return int(real(data, start))
@@ -200,7 +202,7 @@ def test_a_long_run_of_garbage_is_searched_in_one_pass(folder: Path) -> None:
     import random
 
     garbage = memoryview(random.Random(1).randbytes(1 << 20))
-    record.crc32 = counting  # type: ignore[assignment]
+    record.crc32 = count_rebuild  # type: ignore[assignment]
     try:
         assert record.find(garbage, 0) is None
     finally:
@@ -340,11 +342,11 @@ def test_a_torn_record_that_contains_record_like_bytes_costs_bounded_checksummin
     summed = 0
     intact = record.intact
 
-    def counted(buffer: memoryview, start: int, end: int) -> bool:
+    def count_checksummed(buffer: memoryview, start: int, end: int) -> bool:
         nonlocal summed
         summed += end - start
         return intact(buffer, start, end)
 
-    monkeypatch.setattr(record, "intact", counted)
+    monkeypatch.setattr(record, "intact", count_checksummed)
     assert record.find(torn, 1) is None
     assert summed <= 65 * size

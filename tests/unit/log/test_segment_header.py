@@ -36,7 +36,7 @@ def payload(offset: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sound") / "log"
     with Log.create(folder, "s", SMALL, clock=Clock()) as log:
         log.append([payload(offset) for offset in range(COUNT)][:64])
@@ -46,8 +46,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(sound: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sound, tmp_path / "log"))
+def folder(intact_log: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(intact_log, tmp_path / "log"))
 
 
 def served(log: LogReader) -> dict[int, bytes]:
@@ -213,19 +213,19 @@ def test_an_append_to_a_removed_segment_is_not_acknowledged(folder: Path) -> Non
             log.append([b"lost"])
 
 
-def old_stream(folder: Path) -> None:
+def write_old_stream(folder: Path) -> None:
     write_as_0_1_0(folder, [encode([payload(each) for each in part], START_MS) for part in (range(60), range(60, 80))])
 
 
-@pytest.mark.parametrize("hurt", ["nothing", "no index", "no manifest"])
-def test_a_stream_of_0_1_0_is_read_and_continued_with_headers(tmp_path: Path, hurt: str) -> None:
+@pytest.mark.parametrize("missing_part", ["nothing", "index", "manifest"])
+def test_a_stream_of_0_1_0_is_read_and_continued_with_headers(tmp_path: Path, missing_part: str) -> None:
     from penstock.log.segment_header import HEAD_BYTES
 
-    old_stream(tmp_path / "log")
-    if hurt == "no index":
+    write_old_stream(tmp_path / "log")
+    if missing_part == "index":
         for path in segment_files(tmp_path / "log", INDEX):
             path.unlink()
-    elif hurt == "no manifest":
+    elif missing_part == "manifest":
         (tmp_path / "log" / "manifest").unlink()
     with LogReader(tmp_path / "log") as reader:
         assert len(served(reader)) == 80
@@ -243,7 +243,7 @@ def test_a_stream_of_0_1_0_is_read_and_continued_with_headers(tmp_path: Path, hu
 
 
 def test_a_segment_with_a_header_in_place_of_one_without_is_misplaced(tmp_path: Path) -> None:
-    old_stream(tmp_path / "log")
+    write_old_stream(tmp_path / "log")
     with Log(tmp_path / "log", clock=Clock()) as log:
         for first in range(80, COUNT, 10):
             log.append([payload(offset) for offset in range(first, first + 10)])

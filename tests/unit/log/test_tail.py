@@ -21,24 +21,24 @@ COUNT = 30
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("sound") / "log", COUNT)
 
 
 @pytest.fixture
-def folder(sound: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sound, tmp_path / "log"))
+def folder(intact_log: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(intact_log, tmp_path / "log"))
 
 
 @pytest.mark.parametrize("index", ["whole", "missing", "behind"])
 def test_a_last_record_torn_at_any_byte_is_named_and_all_others_are_served(tmp_path: Path, index: str) -> None:
     count = 12
-    sound = make(tmp_path / "sound", count)
-    size = segment_files(sound)[-1].stat().st_size
-    with LogReader(sound) as log:
+    intact_log = make(tmp_path / "sound", count)
+    size = segment_files(intact_log)[-1].stat().st_size
+    with LogReader(intact_log) as log:
         start = log.segment_of(count - 1).ends(count - 1, count)[0]
     for cut in range(start, size):
-        folder = Path(shutil.copytree(sound, tmp_path / f"log{cut}"))
+        folder = Path(shutil.copytree(intact_log, tmp_path / f"log{cut}"))
         with segment_files(folder)[-1].open("r+b") as file:
             file.truncate(cut)
         (path,) = segment_files(folder, INDEX)

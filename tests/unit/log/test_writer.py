@@ -28,7 +28,7 @@ from tests.conformance.support import Clock
 from tests.unit.log.support import SMALL, fill, make, payload, read_all, segment_files
 
 
-class Gated(Files):
+class GatedDisk(Files):
     """A disk that can block fsyncs, and counts them."""
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def gated() -> Gated:
-    return Gated()
+def gated() -> GatedDisk:
+    return GatedDisk()
 
 
 @pytest.fixture
-def log(folder: Path, gated: Gated) -> Iterator[Log]:
+def log(folder: Path, gated: GatedDisk) -> Iterator[Log]:
     with Log(folder, files=gated, clock=Clock()) as log:
         yield log
 
@@ -101,7 +101,7 @@ def test_a_child_cannot_append_to_its_parents_log(log: Log) -> None:
         assert len(read_all(reader)[0]) == 25
 
 
-def test_waiting_threads_share_one_fsync(log: Log, gated: Gated) -> None:
+def test_waiting_threads_share_one_fsync(log: Log, gated: GatedDisk) -> None:
     gated.gate.clear()
     gated.arrived.clear()
     before = gated.syncs
@@ -118,7 +118,7 @@ def test_waiting_threads_share_one_fsync(log: Log, gated: Gated) -> None:
     assert gated.syncs - before == 2
 
 
-def test_waiting_coroutines_share_one_fsync_without_blocking_the_loop(tmp_path: Path, gated: Gated) -> None:
+def test_waiting_coroutines_share_one_fsync_without_blocking_the_loop(tmp_path: Path, gated: GatedDisk) -> None:
     async def main() -> None:
         streams = FileStreams(tmp_path / "streams", files=gated, clock=Clock())
         streams.create("s", SMALL)
@@ -243,12 +243,12 @@ def test_a_record_can_be_committed_before_its_append_returns(tmp_path: Path, mon
     streams.append("s", [b"0"])
     published, go_on, publish = threading.Event(), threading.Event(), ActiveSegment.publish
 
-    def slowly(self: ActiveSegment, *arguments: Any) -> None:
+    def publish_and_wait(self: ActiveSegment, *arguments: Any) -> None:
         publish(self, *arguments)
         published.set()
         assert go_on.wait(60)
 
-    monkeypatch.setattr(ActiveSegment, "publish", slowly)
+    monkeypatch.setattr(ActiveSegment, "publish", publish_and_wait)
     with ThreadPoolExecutor(3) as pool:
         appending = pool.submit(streams.append, "s", [b"1"])
         assert published.wait(60)
