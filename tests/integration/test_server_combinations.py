@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.conftest import serving_from
 from tests.integration.serving import Client, Running, running
-from tests.integration.test_server_wakeups import SOON, Waiting, bury
+from tests.integration.test_server_wakeups import SOON, WaitingRequest, bury
 
 NDJSON = "application/x-ndjson"
 
@@ -44,7 +44,7 @@ def test_a_queue_cannot_be_paused_taken_from_or_given_keys_by_its_dead_letter_na
 def test_a_message_taken_by_a_waiting_take_is_never_redelivered(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, lease_ms=1)
     for number in range(5):
-        waiting = Waiting(server, "GET", f"/v1/messages?topic={name}&wait=60")
+        waiting = WaitingRequest(server, "GET", f"/v1/messages?topic={name}&wait=60")
         client.post(f"{queue}/messages", {"payload": number})
         assert len(waiting.woken().json) == 1
     shown = client.get(queue).json
