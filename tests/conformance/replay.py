@@ -70,13 +70,13 @@ class Replay:
     def _queue(self, event: Event) -> None:
         what, queue_id = event.details["what"], event.queue_id
         if what == "created":
-            self._meet(event)
+            self._add_queue(event)
             if event.details["options"]["journal"] == "off":
                 self.incomplete.add(queue_id)
                 del self.held[queue_id]
         elif what == "entered":
             if queue_id not in self.names:
-                self._meet(event)
+                self._add_queue(event)
             self.incomplete.add(queue_id)
             self.held[queue_id] = Counter({state: event.details[state] for state in HELD})
         elif what == "left":
