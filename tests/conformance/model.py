@@ -1,6 +1,6 @@
 """A plain reference model of a store, built from dicts and sorted(), that the real stores are compared with.
 
-As in a store, leases expire and messages fall due only during a lease, take, catch-up or sweep.
+As in a store, leases expire and messages become due only during a lease, take, catch-up or sweep.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ UNDONE = (State.READY, State.SCHEDULED, State.LEASED)
 
 @dataclass
 class Entry:
-    """A message with all its states."""
+    """A message and everything that the model knows about it."""
 
     id: int
     queue: str

@@ -27,7 +27,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 
 @pytest.fixture(params=["http", "db"])
 def streams(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> Queues:
-    """A place with a stream that belongs to this test."""
+    """A server or a file with a new stream."""
     if request.param == "http":
         found = Queues(("--url", request.getfixturevalue("served")[0]), "http")
     else:

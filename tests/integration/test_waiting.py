@@ -223,7 +223,7 @@ def test_ctrl_c_at_any_moment_leaves_no_lock_and_no_partial_work(path: Path) -> 
         import os, random, signal, threading, time
         from penstock import LiteQueue, StoreError
         queue = LiteQueue({str(path)!r}, durability="relaxed")
-        chance, over, told, armed = random.Random(1), threading.Event(), [], False
+        chance, over, stored_ids, armed = random.Random(1), threading.Event(), [], False
         def on_signal(*_):
             global armed
             if armed:
@@ -247,15 +247,15 @@ def test_ctrl_c_at_any_moment_leaves_no_lock_and_no_partial_work(path: Path) -> 
         while not over.is_set():
             try:
                 armed = True
-                told.append(queue.put(b"y", "main"))
+                stored_ids.append(queue.put(b"y", "main"))
                 armed = False
             except KeyboardInterrupt:
                 pass
         for each in workers:
             each.join()
         there = {{message.id for message in queue.pop_many(10_000, "main")}}
-        assert there >= set(told[:9_000])
-        assert len(there) - len(told) <= 40
+        assert there >= set(stored_ids[:9_000])
+        assert len(there) - len(stored_ids) <= 40
         queue.close()
         """
     )

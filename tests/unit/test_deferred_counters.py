@@ -261,8 +261,7 @@ def test_a_message_with_options_is_not_pushed_by_the_fast_path(
 
 
 def test_a_rolled_back_transaction_does_not_claim_the_file(file: Path, clock: Clock) -> None:
-    """Within the transaction this process became the last writer. The other one must still learn that it is not any
-    more."""
+    """The rolled-back transaction made `theirs` the last writer, but `ours` must still notice its next push."""
     ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
     for _ in range(4):
         push(ours)

@@ -38,7 +38,7 @@ class GatedStore(SqliteStore):
         return None if self.held else super().prepare(commands)
 
     def apply_now(self, command: Command[Any]) -> Any:
-        return None  # Return None, so that `prepare` sees every command.
+        return None  # `prepare` must see every command.
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         self.gate.wait(60)

@@ -68,7 +68,7 @@ mv {folder}/waiting {folder}/chromium
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is the only one with programs, seen by root."""
+    """A folder at the front of PATH, in a process that appears to run as root."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     monkeypatch.setattr(provision, "BROWSERS", ("chromium-of-this-test",))
     monkeypatch.setattr(provision.os, "geteuid", lambda: 0)

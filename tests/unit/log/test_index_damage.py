@@ -117,7 +117,7 @@ def test_an_index_shifted_while_it_is_open_serves_no_wrong_record(
         path = segment_files(tmp_path / "s", INDEX)[place]
         data = path.read_bytes()
         path.write_bytes(data[:100] + data[104:] + data[-4:])
-        # These offsets lie behind the gap, so a read that starts at the gap would find a wrong length.
+        # These reads start behind the gap, because a read across it would notice that a length does not fit.
         for offset in (50, 100, 200, 250):
             assert [record.data for record in log.read(offset, 1).records] == [expected_data[offset]]
             assert [batch["data"].to_pylist() for batch in batches(log, offset, offset + 1)] == [
