@@ -134,7 +134,7 @@ def _check_places(db: Database, queues: dict[int, str]) -> None:
     orphans = db.execute(
         f"SELECT id FROM penstock_failure WHERE id NOT IN (SELECT place & {ID_MAX} FROM penstock_message)"
     ).fetchall()
-    assert not orphans, "errors of a message that is gone"
+    assert not orphans, "errors of a deleted message"
 
 
 def kept_keys(db: Database) -> dict[tuple[str | None, str], int]:

@@ -59,7 +59,7 @@ class Replay:
 
     def play(self, events: Iterable[Event]) -> None:
         for event in events:
-            assert event.offset in (self.next_offset, self.next_offset - 1), "offsets are dense"
+            assert event.offset in (self.next_offset, self.next_offset - 1), "offsets are not dense"
             assert (event.number > 0) == (event.offset < self.next_offset)
             self.next_offset = event.offset + 1
             if event.kind == "queue":

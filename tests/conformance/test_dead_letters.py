@@ -54,7 +54,7 @@ def test_a_nack_can_dead_letter_at_once(store: StoreUnderTest) -> None:
     dead = store.get("q", message_id)
     assert (dead.reason, dead.attempts, [each.error for each in dead.errors]) == ("nacked", 1, ["no such user"])
     assert (store.info().totals.nacked, store.info().totals.dead) == (1, 1)
-    assert store.nack(store.lease_one("q.dlq"), dead=True).states == [State.DEAD], "and stays one"
+    assert store.nack(store.lease_one("q.dlq"), dead=True).states == [State.DEAD], "a nacked dead letter stays dead"
     assert store.redrive().moved == 1
 
 
@@ -66,7 +66,9 @@ def test_a_discarded_message_leaves_no_dead_letter(store: StoreUnderTest) -> Non
     assert [outcome.states for outcome in outcomes] == [[State.DEAD], [None], [State.READY]]
     assert (store.get("q", dropped), store.counts()) == (None, {"dead": 1, "ready": 1})
     assert (store.info().totals.nacked, store.info().totals.dead) == (3, 2)
-    assert store.nack(store.lease_one("q.dlq"), discard=True).states == [None], "nor does a dead letter"
+    assert store.nack(store.lease_one("q.dlq"), discard=True).states == [None], (
+        "a discarded dead letter leaves none either"
+    )
     assert (store.get("q", kept), store.counts()) == (None, {"ready": 1})
 
 
@@ -80,7 +82,7 @@ def test_a_failure_keeps_its_traceback(store: StoreUnderTest) -> None:
     found = store.get("q", message_id).errors
     assert [(each.error, each.traceback) for each in found] == [("two", "x" * TRACEBACK_MAX), ("one", "line 1")]
     listed = store.pages(State.DEAD)[0].errors
-    assert [each.traceback for each in listed] == [None, None], "a page of them would be large"
+    assert [each.traceback for each in listed] == [None, None], "pages leave tracebacks out to stay small"
 
 
 def test_a_dead_letter_of_a_queue_that_lost_its_dlq_stays(store: StoreUnderTest) -> None:

@@ -72,7 +72,7 @@ def test_a_committed_batch_is_not_repeated_when_the_compaction_fails(schema: str
         store.close()
 
 
-@pytest.mark.parametrize("taken", [False, True], ids=["its number is free", "another has its number"])
+@pytest.mark.parametrize("taken", [False, True], ids=["its id is free", "its id is reused"])
 def test_a_commit_lost_in_a_crash_is_not_confused_with_another(taken: bool) -> None:
     own = Cluster()
 

@@ -195,7 +195,7 @@ def test_a_file_without_a_server_deletes_old_settlements(in_sqlite: StoreUnderTe
     assert settled_rows(in_sqlite) <= 2 * FORGET_EVERY
 
 
-@pytest.mark.parametrize("ends", [False, True], ids=["the lease holds", "the lease ended"])
+@pytest.mark.parametrize("ends", [False, True], ids=["lease current", "lease expired"])
 def test_an_ack_with_a_lost_response_is_ok_though_the_lease_expired_meanwhile(
     unjournalled: PostgresUnderTest, clock: Clock, ends: bool
 ) -> None:

@@ -47,7 +47,7 @@ def node(*arguments: str | Path, folder: Path | None = None, **environment: str)
             timeout=PATIENCE_SECONDS,
         )
     except subprocess.TimeoutExpired as late:
-        pytest.fail(f"it did not end, and had said: {(late.output or b'').decode()}")
+        pytest.fail(f"it did not end; its output was: {(late.output or b'').decode()}")
     assert done.returncode == 0, done.stdout
     return done.stdout
 

@@ -121,7 +121,9 @@ def test_flag_over_environment_over_file_over_default(url: str, admin: Queues, t
     assert penstock(*listing, "--url", url, "--token", TOKEN, env={"PENSTOCK_URL": nowhere}).code == 0
     port = url.rpartition(":")[2]
     assert penstock(*listing, env={"PENSTOCK_PORT": port, "AUTH_TOKEN": TOKEN}).code == 0
-    assert penstock(*listing, "--url", url, env={"AUTH_TOKEN": TOKEN}).code == 4, "a token goes to its own server only"
+    assert penstock(*listing, "--url", url, env={"AUTH_TOKEN": TOKEN}).code == 4, (
+        "a token is sent only to its own server"
+    )
 
 
 def test_a_pipe_gets_plain_text(file: Queues) -> None:
@@ -304,7 +306,9 @@ main()
 
 
 @pytest.mark.parametrize(
-    ("handler", "code"), [("signal.default_int_handler", -signal.SIGINT), ("signal.SIG_IGN", 0)], ids=["heard", "not"]
+    ("handler", "code"),
+    [("signal.default_int_handler", -signal.SIGINT), ("signal.SIG_IGN", 0)],
+    ids=["handled", "ignored"],
 )
 def test_an_interrupt_during_startup_shows_no_traceback(handler: str, code: int) -> None:
     begun = [sys.executable, "-c", BEGINNING.format(handler=handler), "--help"]

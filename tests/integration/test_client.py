@@ -277,7 +277,7 @@ def test_queues_are_created_listed_changed_and_dropped(sdk: Sdk, url: str, name:
             assert (await queue.info()).options.max_attempts == 3
             await client.create_queue(name, exist_ok=True, max_attempts=9)
             options = (await queue.info()).options
-            assert (options.max_attempts, options.lease_ms) == (9, 5_000), "what is named is set, the rest stays"
+            assert (options.max_attempts, options.lease_ms) == (9, 5_000), "only the given options change"
             assert (await queue.configure(max_attempts=4)).options.max_attempts == 4
             await client.create_queue(f"{name}-2")
             page = await client.queues(prefix=name, limit=1)

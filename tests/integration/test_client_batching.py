@@ -149,6 +149,6 @@ def test_an_interrupted_leader_neither_fails_nor_repeats_other_calls(server: Run
             for thread in threads:
                 thread.join(20)
                 assert not thread.is_alive()
-            assert (len(interruptions), len(receipts)) == (1, 1), "the other's call ends well"
+            assert (len(interruptions), len(receipts)) == (1, 1), "the other call succeeds"
             stats = queue.stats()
             assert (stats.totals.pushed, stats.totals.acked) == (2, 0 if verb == "messages" else 2)

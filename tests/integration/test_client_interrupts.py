@@ -33,7 +33,7 @@ def test_an_interrupt_at_any_moment_leaves_a_client_usable_by_every_thread(
             thread = threading.Thread(target=use, daemon=True)
             thread.start()
             thread.join(PATIENCE_SECONDS / 2)
-            assert not thread.is_alive(), f"waits for ever after an interrupt at moment {moment}"
+            assert not thread.is_alive(), f"hangs after an interrupt at moment {moment}"
             return was_interrupted
 
         assert len(list(each_moment(once))) > 100

@@ -42,7 +42,7 @@ def test_a_push_with_a_lost_response_adds_one_message(sdk: Sdk, between: Proxy, 
             between.lose_answer("/messages")
             many = await queue.push_many(["a", "b"])
             between.lose_answer("/messages")
-            assert (await queue.push("mine", key="k")).duplicate, "a key of the user's own is reported as it is"
+            assert (await queue.push("mine", key="k")).duplicate, "a duplicate of the caller's own key is reported"
             assert between.count("/messages") == 6
             messages = await queue.lease(10)
             assert [each.id for each in messages][:3] == [receipt.id, *(each.id for each in many)]
@@ -148,7 +148,7 @@ def test_a_server_without_its_database_reports_if_a_call_may_be_done(sdk: Sdk, b
             with pytest.raises(StoreUnreachable):
                 async with queue.transact() as transaction:
                     transaction.ack(message)
-            assert between.count("/transact") == 1, "done twice, the second would find its lease gone"
+            assert between.count("/transact") == 1, "a second attempt would find its lease settled"
             # Another ack of the message stands in for the first attempt, whose result the server did not know.
             assert await queue.ack_many([message]) == []
             answer_unreachable("/ack", maybe_done=True)

@@ -62,7 +62,7 @@ def test_streams_are_created_configured_listed_and_dropped(sdk: Sdk, url: str, n
             await client.create_stream(f"{name}-a", retention_ms=1_000)
             await client.create_stream(f"{name}-a", exist_ok=True, retention_bytes=1 << 20)
             kept = (await stream.info()).options
-            assert (kept.retention_ms, kept.retention_bytes) == (1_000, 1 << 20), "what is named is set, the rest stays"
+            assert (kept.retention_ms, kept.retention_bytes) == (1_000, 1 << 20), "only the given options change"
             await stream.configure(retention_bytes=None)
             with pytest.raises(StreamExists) as exists:
                 await client.create_stream(f"{name}-a")

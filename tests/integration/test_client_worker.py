@@ -160,7 +160,7 @@ def test_a_message_that_takes_too_long_is_nacked(sdk: Sdk, url: str, name: str) 
             [dead] = await queue.dead_letters()
             assert dead.error == "TimeoutError: took longer than 1.5 s"
             totals = (await queue.info()).totals
-            assert (totals.acked, totals.lapsed) == (0, 0), "kept alive until then, and not acked after"
+            assert (totals.acked, totals.lapsed) == (0, 0), "the lease was renewed until the limit, and not acked later"
 
     asyncio.run(main())
 

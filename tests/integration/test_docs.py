@@ -59,7 +59,7 @@ def test_every_block_of_a_page_with_spark_runs(page: Path, store: str | None, tm
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_code_block_has_a_known_language(page: Path) -> None:
     fences = re.findall(r"^```(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(fences) == 2 * len(blocks(page)), "a block without a language"
+    assert len(fences) == 2 * len(blocks(page)), "a code block has no language"
     assert {language for language, _, _ in blocks(page)} <= RUN | SHOWN
 
 

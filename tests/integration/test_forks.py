@@ -202,7 +202,7 @@ def test_a_forked_client_of_postgresql_is_woken_by_its_parent_and_by_other_proce
     with penstock.connect(url) as client, penstock.connect(url) as other:
         queue = client.create_queue("q")
         store = client.transport.broker.store  # type: ignore[attr-defined]
-        assert queue.lease(wait=0.01) == [], "from here on the parent has a thread that listens"
+        assert queue.lease(wait=0.01) == [], "the parent has a listening thread from here on"
         ready_pipe, signal_ready = os.pipe()
 
         def wait_twice() -> None:

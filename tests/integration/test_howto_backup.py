@@ -57,7 +57,7 @@ def test_a_file_is_restored_unchanged(tmp_path: Path) -> None:
 def test_a_database_is_restored_unchanged(tmp_path: Path) -> None:
     folder = programs()
     if not all((folder / name).exists() for name in ("pg_dump", "pg_restore", "psql")):
-        pytest.skip("this PostgreSQL came without its client programs")
+        pytest.skip("this PostgreSQL has no client programs")
     own = Cluster()
     try:
         first = push(own.url, "before")

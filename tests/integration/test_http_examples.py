@@ -125,7 +125,7 @@ def test_every_call_of_the_queue_api_works(queue_server: str) -> None:
 
     lease = json.dumps({"id": first["id"], "token": first["token"]})
     assert curl(call, "POST", "/queues/q/ack", lease)[0] == 200
-    assert curl(call, "POST", "/queues/q/ack", lease)[0] == 200, "the same token again gets the first answer"
+    assert curl(call, "POST", "/queues/q/ack", lease)[0] == 200, "a repeated ack gets the first result"
     assert curl(call, "GET", f"/queues/q/messages/{first['id']}")[0] == 404, "an acked message is deleted"
     back = {"id": second["id"], "token": second["token"], "delay_ms": 60_000}
     assert curl(call, "POST", "/queues/q/nack", json.dumps(back))[0] == 200

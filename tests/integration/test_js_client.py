@@ -22,7 +22,7 @@ def test_the_client_passes_its_own_tests(name: str) -> None:
 
 def test_events_are_the_same_over_nodes_built_in_websocket() -> None:
     if int(node("-p", "process.versions.node.split('.')[0]")) < 20:
-        pytest.skip("this Node brings no WebSocket")
+        pytest.skip("this version of Node has no WebSocket")
     node("--test", CLIENT / "tests" / "events.test.js", NODE_OPTIONS="--experimental-websocket")
 
 

@@ -135,7 +135,7 @@ def test_a_repeated_request_adds_nothing(client: Client, queue: str) -> None:
     assert unpack(push(client, queue, [batch, "again"]).body) == [first[0], [0, 1]]
     assert unpack(push(client, queue, [batch], idempotency_key="again").body) == [first[0], [0, 1]]
     assert push(client, queue, [batch, "again"], idempotency_key="other").status == 422
-    assert unpack(push(client, queue, [batch]).body)[1] == [1], "a message's own key counts in any request"
+    assert unpack(push(client, queue, [batch]).body)[1] == [1], "a message key is recognised in any request"
     assert depth(client, queue) == 3
 
 
@@ -285,7 +285,7 @@ async def use(client: Any, name: str) -> None:
         assert {message.queue for message in leased} == {name}
         assert [(await client.queue(name).get(each.id)).uuid for each in leased] == [each.uuid for each in leased]
         assert await queue.ack_many(leased) == []
-        assert len(await queue.ack_many(leased[:1])) == 0, "the server remembers what a token did"
+        assert len(await queue.ack_many(leased[:1])) == 0, "a repeated ack gets the first result"
     receipt = await queue.push("keyed", key="k", priority=3, headers={"a": "b"}, ttl=60)
     assert (await queue.push("keyed", key="k")).duplicate
     [message] = list(await queue.lease(1))
@@ -324,7 +324,7 @@ def test_the_sdk_speaks_binary_after_the_first_response(
     asyncio.run(main())
     assert seen.of("messages") == ["application/json", *[BINARY] * 4]
     assert set(seen.of("ack")) == {BINARY}
-    assert between.count("/messages") - between.count("GET") <= 5, "no round trip more than batches"
+    assert between.count("/messages") - between.count("GET") <= 5, "there is one round trip for each batch"
 
 
 def forget_binary(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,7 +141,7 @@ def test_guessing_is_limited_without_locking_clients_out(serve: Fresh) -> None:
     with guarded.client() as worker, Client("127.0.0.1", guarded.port, "old-key") as stale:
         assert worker.get("/queues").status == 200
         statuses = {stale.get("/queues").status for _ in range(2 * WRONG_MAX)}
-        assert statuses == {401}, "one wrong token, sent again and again, is no guess"
+        assert statuses == {401}, "repeating the same wrong token does not count as guessing"
         for number in range(WRONG_MAX - 1):
             assert _guess(guarded, f"guess-{number}").status == 401
         refused = _guess(guarded, "one-more")

@@ -217,7 +217,7 @@ def test_a_history_reports_when_it_starts(server: Running, monkeypatch: pytest.M
 
     before = server.app.broker.store.clock()
     first = history()["since"]
-    assert history()["since"] == first, "a reload goes on"
+    assert history()["since"] == first, "a reload continues the same history"
     monkeypatch.setattr("penstock.server.dashboard.activity_feed.RESUME_SECONDS", 0.0)
     found = history()
     while found["since"] == first:

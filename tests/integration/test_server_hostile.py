@@ -64,7 +64,7 @@ def closed_after(sock: socket.socket) -> float:
 @pytest.mark.parametrize(
     "sent",
     [b"", HEAD, HEAD + b"content-length: 1000\r\n\r\n{", b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n\r\n"],
-    ids=["nothing", "half a head", "half a body", "a line end after a request"],
+    ids=["nothing", "partial head", "partial body", "line end after a request"],
 )
 def test_a_slow_client_is_dropped(
     server: Running, client: Client, monkeypatch: pytest.MonkeyPatch, sent: bytes

@@ -368,7 +368,7 @@ def test_a_large_write_ahead_log_is_429_until_it_shrinks(serve: Fresh) -> None:
         assert client.post(f"{queue}/poll?wait_ms=0").status == 200
         begun = time.monotonic()
         assert client.post(f"{queue}/messages", {"payload": 1}).status == 429
-        assert time.monotonic() - begun >= REFUSAL_SECONDS, "a client that retries at once must not crowd out others"
+        assert time.monotonic() - begun >= REFUSAL_SECONDS, "a client that retries at once must not starve others"
         reader.execute("ROLLBACK")
         while client.post(f"{queue}/messages", {"payload": 1}).status == 429:
             assert time.monotonic() < deadline

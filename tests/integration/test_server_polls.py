@@ -116,7 +116,7 @@ async def wake_by(server: Running, queue: str, act: Callable[[], Any], count: in
         await asyncio.sleep(0.3)
         done = {future for future in waiting if future.done()}
         got = [message["id"] for future in done for message in future.result()]
-        assert sum(counted) <= 3 * len(got) + 12, "a herd"
+        assert sum(counted) <= 3 * len(got) + 12, "a thundering herd"
     for future in waiting.keys() - done:
         future.cancel()
         waiting[future].leave()

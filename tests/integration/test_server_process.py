@@ -221,7 +221,7 @@ def test_sigterm_ends_polls_finishes_commits_and_keeps_leases(tmp_path: Path) ->
                 time.sleep(0.02)
         started = time.monotonic()
         assert server.terminate() == 0
-        assert time.monotonic() - started < 9, "within the grace time"
+        assert time.monotonic() - started < 9, "within the grace period"
         for thread in [*waiting, *pushing]:
             thread.join()
         assert answers == [200] * 20
@@ -229,7 +229,7 @@ def test_sigterm_ends_polls_finishes_commits_and_keeps_leases(tmp_path: Path) ->
         stats = client.get(f"{queue}/stats").json
         assert stats["leased"] == 1
         ready = {m["id"] for m in client.post(f"{queue}/poll?batch=10000&wait_ms=0").json["messages"]}
-        assert set(pushed) <= ready, "what was answered is there"
+        assert set(pushed) <= ready, "acknowledged pushes are stored"
         assert client.post(f"{queue}/ack", {"id": leased["id"], "token": leased["token"]}).status == 200
     assert "Traceback" not in server.text()
 

@@ -162,7 +162,7 @@ def test_a_server_that_cannot_take_pushes_is_not_ready(serve: Fresh) -> None:
                 pushed = pool.submit(pusher.post, f"{queue}/messages", {"payload": 1})
                 while not server.app.broker.store._is_locked_out:
                     time.sleep(0.01)
-                assert client.get("/readyz").status == 503, "also while a push waits for the lock"
+                assert client.get("/readyz").status == 503, "even while a push waits for the lock"
                 assert client.get("/healthz").status == 200
                 other.execute("ROLLBACK")
                 assert pushed.result().status == 201

@@ -41,7 +41,7 @@ class WaitingRequest:
 
     def woken(self) -> Answer:
         self._thread.join(SOON)
-        assert not self._thread.is_alive(), "it was not woken"
+        assert not self._thread.is_alive(), "the request was not woken"
         return self.answer
 
 

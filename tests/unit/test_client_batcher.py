@@ -153,7 +153,7 @@ def test_an_error_of_a_poll_is_raised_in_every_caller_it_covers() -> None:
         poller = Poller(poll, Server().release)
         got = await asyncio.gather(*(poller.lease(1, 5, None) for _ in range(3)), return_exceptions=True)
         assert [type(each) for each in got] == [ConnectionError] * 3
-        assert len({id(each) for each in got}) == 3, "each has a traceback of its own"
+        assert len({id(each) for each in got}) == 3, "each caller has its own traceback"
         assert poller.idle
 
     asyncio.run(main())
@@ -179,7 +179,7 @@ def test_each_joined_call_gets_its_own_result_or_error() -> None:
         go_on.set()
         got = await asyncio.gather(*calls, return_exceptions=True)
         assert [str(each) for each in got] == ["0", "10", "20", "3", "40", "50", "60", "70"]
-        assert batches == [[0], [1, 2, 3, 4], [5, 6, 7]], "while one is on its way the next gathers, up to the limit"
+        assert batches == [[0], [1, 2, 3, 4], [5, 6, 7]], "calls gather while a request is in flight, up to the limit"
         assert batcher.idle
 
     asyncio.run(main())

@@ -119,7 +119,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     program, *rest = shlex.split(command)
     check_command(["penstock", *rest])
     if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not on this machine")
+        pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / "penstock.service"
     unit.write_text(UNIT.replace(program, sys.executable), encoding="utf-8")
     verdict = subprocess.run(

@@ -51,7 +51,7 @@ def push() -> Push:
     return Push(queue="q", messages=[PushItem(payload=b"x")], create=QueueOptions())
 
 
-@pytest.mark.parametrize("which", [0, 1, 2], ids=["who goes first", "who leads next", "who is committed for"])
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["first leader", "next leader", "follower"])
 def test_an_interrupt_at_any_moment_of_a_commit_blocks_no_other_thread(store: GatedStore, which: int) -> None:
     committer = ThreadCommitter(store)
     (lane,) = committer._lanes
@@ -80,7 +80,7 @@ def test_an_interrupt_at_any_moment_of_a_commit_blocks_no_other_thread(store: Ga
                 wait_until(lambda: sum(each.is_alive() for each in threads) == len(lane.waiting) + store.inside)
         for thread in threads:
             thread.join(PATIENCE_SECONDS)
-            assert not thread.is_alive(), f"waits for ever after an interrupt at moment {moment}"
+            assert not thread.is_alive(), f"hangs after an interrupt at moment {moment}"
         assert not lane.waiting
         assert all(
             type(outcomes[n]) is PushOutcome or str(outcomes[n]) == str(INTERRUPTED) for n in range(4) if n != which
@@ -107,14 +107,14 @@ def test_an_interrupt_at_any_moment_leaves_an_embedded_queue_usable_by_every_thr
             thread = threading.Thread(target=other, daemon=True)
             thread.start()
             thread.join(PATIENCE_SECONDS)
-            assert not thread.is_alive(), f"waits for ever after an interrupt at moment {moment}"
+            assert not thread.is_alive(), f"hangs after an interrupt at moment {moment}"
             queue.clear()
             return was_interrupted
 
         assert len(list(each_moment(once))) > 100
 
 
-@pytest.mark.parametrize("which", [0, 1, 2], ids=["who goes first", "who leads next", "who is sent along"])
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["first leader", "next leader", "follower"])
 def test_an_interrupt_at_any_moment_of_a_batched_call_blocks_no_other_thread(which: int) -> None:
     gate = threading.Lock()
     inside: list[list[int]] = []
@@ -153,7 +153,7 @@ def test_an_interrupt_at_any_moment_of_a_batched_call_blocks_no_other_thread(whi
                 wait_until(partial(is_settled, number, thread))
         for thread in threads:
             thread.join(PATIENCE_SECONDS)
-            assert not thread.is_alive(), f"waits for ever after an interrupt at moment {moment}"
+            assert not thread.is_alive(), f"hangs after an interrupt at moment {moment}"
         assert all(answers[number] == number for number in range(4) if number != which)
         return was_interrupted[0]
 

@@ -105,7 +105,7 @@ def test_a_log_cut_within_a_commit_is_completed(store: SqliteStore) -> None:
     messages = [PushItem(payload=b"x" * 600_000)] * 3
     do(store, Push(queue="q", messages=messages, create=QueueOptions()))
     (row,) = store.journal_from(0, 1)
-    assert row.records == 4, "its queue, and messages too large to share a record"
+    assert row.records == 4, "one for the queue, and one for each large message"
     folder = journal_folder(store.path)
     with closing(open_drain(store)) as drain:
         drain.step()

@@ -158,7 +158,7 @@ def test_columns_decode_to_the_same_rows() -> None:
     recorder.note_columns(Kind.LEASED, queue, 2, (ids, NOW, 0, 0, NOW, 1, 0, 0))
     recorder.note_columns(Kind.LEASED, queue, 1, ([9], NOW - 1, 0, 0, [NOW], 2, 0, 0))
     assert recorder.take() == expected
-    assert ids == [4, 5], "what was noted is the caller's still"
+    assert ids == [4, 5], "the recorder must not change the caller's list"
 
 
 def test_two_equal_events_of_one_message_are_both_recorded() -> None:

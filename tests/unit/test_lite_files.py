@@ -239,7 +239,7 @@ def test_a_file_that_cannot_grow_loses_nothing_and_the_queue_recovers(path: Path
         assert queue.qsize() == int(done) > 10
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody with fewer rights")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can drop its rights")
 @pytest.mark.parametrize(
     ("file_mode", "folder_mode"), [(0o444, 0o777), (0o444, 0o555), (0o666, 0o555), (None, 0o555), (0o000, 0o777)]
 )

@@ -49,7 +49,7 @@ def test_the_same_requests_are_parsed_however_they_are_split() -> None:
         (b"GET /\r\n", 400),
         (b"GET / HTTP/1.1\nHost: h\n", 400),
     ],
-    ids=["a head without an end", "many headers", "TLS", "no version", "lines without CR"],
+    ids=["unterminated head", "many headers", "TLS", "no version", "lines without CR"],
 )
 def test_a_malformed_request_is_refused_without_waiting_for_more(data: bytes, status: int) -> None:
     parser = RequestParser()

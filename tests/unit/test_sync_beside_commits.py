@@ -52,7 +52,7 @@ def test_a_commit_beside_a_failed_fsync_is_not_acknowledged(
     prepared.release()
     assert refused.value.maybe_done
     store.apply([push()])
-    assert ready_count(store) == 3, "what was not promised may be there"
+    assert ready_count(store) == 3, "an unacknowledged commit may still be stored"
 
 
 def test_after_a_failed_fsync_the_wal_is_rewritten_and_commits_are_acknowledged(

@@ -42,7 +42,7 @@ def test_the_oldest_segments_are_removed_when_they_are_too_old(streams: Streams,
     clock.now += DAY_MS // 2 + 1
     assert streams.trim("k").first == 8
     clock.now += DAY_MS
-    assert streams.trim("k").first == 12, "also those of the segment that was being written"
+    assert streams.trim("k").first == 12, "including the active segment"
     assert streams.append("k", [b"next"]).first == 12
 
 

@@ -130,7 +130,7 @@ def test_repair_replaces_an_unrecoverable_record_with_a_marker(folder: Path) -> 
             assert (page.records, page.next, page.lost) == ([], lost + 1, 1)
             assert sum(batch.num_rows for batch in batches(each, 0)) == COUNT - 1
     assert troubles(folder) == [DamageKind.GIVEN_UP]
-    assert list(folder.glob("*.bad")), "the damaged bytes are kept aside"
+    assert list(folder.glob("*.bad")), "the damaged bytes are kept in a file"
 
 
 @pytest.mark.parametrize("field", [0, 4, 8, 16, 17, 20, 23])

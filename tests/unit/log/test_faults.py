@@ -84,7 +84,7 @@ def test_a_failed_fsync_stops_the_log_until_it_is_reopened(log: Log, files: Fail
     with pytest.raises(LogFailed):
         log.append([payload(20)])
     assert log.next_offset == 20
-    assert len(log.read(0).records) == 20, "what was acknowledged can still be read"
+    assert len(log.read(0).records) == 20, "acknowledged records can still be read"
     log.close()
     with Log(log.folder) as again:
         assert again.next_offset == 20

@@ -277,7 +277,7 @@ def test_intact_records_of_unknown_offset_are_kept_reported_and_restored(
         (folder / name).unlink(missing_ok=True)
     with Log(folder) as log:
         assert DamageKind.CUT in {each.trouble for each in log.findings}
-        assert log.next_offset >= COUNT, "no offset that may have been acknowledged is used again"
+        assert log.next_offset >= COUNT, "offsets that may have been acknowledged are not reused"
     assert "whole records of unknown offset were cut off" in caplog.text
     assert len(list(folder.glob("*.cut"))) == 1
     assert repair(folder, "s").ok
@@ -312,7 +312,7 @@ def test_an_append_torn_at_its_start_takes_no_offsets(folder: Path, processed: b
         served, _ = read_all(log)
         assert_true(served)
         assert len(served) == COUNT
-    assert len(list(folder.glob("*.cut" if processed else "*.bad"))) == 1, "what is whole is not thrown away"
+    assert len(list(folder.glob("*.cut" if processed else "*.bad"))) == 1, "intact records are not discarded"
 
 
 def test_a_segment_before_the_last_is_never_cut(tmp_path: Path) -> None:

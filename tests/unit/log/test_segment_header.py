@@ -230,7 +230,7 @@ def test_a_stream_of_0_1_0_is_read_and_continued_with_headers(tmp_path: Path, mi
     with LogReader(tmp_path / "log") as reader:
         assert len(served(reader)) == 80
         with Log(tmp_path / "log", clock=Clock()) as log:
-            assert load_identity(log.folder).version == 1, "until the first segment with a head, 0.1.0 can read it"
+            assert load_identity(log.folder).version == 1, "0.1.0 can read it until the first segment with a header"
             for first in range(80, COUNT, 10):
                 log.append([payload(offset) for offset in range(first, first + 10)])
             identity = load_identity(log.folder)

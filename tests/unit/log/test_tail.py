@@ -89,7 +89,7 @@ def test_whole_unacknowledged_records_are_kept(folder: Path) -> None:
         file.write(encode([payload(COUNT), payload(COUNT + 1)], 1)[0])
     writer = FolderLock(folder / "lock")
     with LogReader(folder) as log:
-        assert log.next_offset == COUNT, "while someone may be writing, a reader believes only the index"
+        assert log.next_offset == COUNT, "a reader trusts only the index while a writer may be active"
     writer.close()
     with Log(folder) as log:
         assert log.next_offset == COUNT + 2

@@ -111,7 +111,7 @@ def test_waiting_threads_share_one_fsync(log: Log, gated: GatedDisk) -> None:
         others = [pool.submit(log.append, [b"%d" % number]) for number in range(8)]
         while len(log._committer._lanes[0].waiting) < 8:
             pass
-        assert log.next_offset == 20, "a record that is not on disk is not visible"
+        assert log.next_offset == 20, "records that are not fsynced are not visible"
         gated.gate.set()
         assert first.result(60).first == 20
         assert sorted(each.result(60).first for each in others) == list(range(21, 29))
