@@ -78,7 +78,7 @@ class Settle:
 
     verb: Callable[..., c.Command[Any]]
     picks: list[tuple[int, str]]
-    astray: bool
+    wrong_queue: bool
     item: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
 
@@ -93,7 +93,7 @@ class Settle:
             leased, other = of_queue[number % len(of_queue)], recent[(number + 1) * 3 % len(recent)]
             tokens = {"right": leased[not for_store].token, "foreign": other[not for_store].token, "any": None}
             items.append(c.SettleItem(leased[0].id, tokens.get(which, "nonsense"), **self.item))
-        return self.verb(queue="ns/b/z" if self.astray else queue, items=items, **self.fields)
+        return self.verb(queue="ns/b/z" if self.wrong_queue else queue, items=items, **self.fields)
 
 
 @dataclass(frozen=True)

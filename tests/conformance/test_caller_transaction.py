@@ -82,7 +82,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_it_is_stored_counted_and_journalled_like_any_push(
+def test_a_push_is_stored_counted_and_journalled_like_any_other(
     shared: StoreUnderTest, connection: Any, options: dict[str, Any]
 ) -> None:
     for queue in ("n/t/theirs", "n/t/mine"):

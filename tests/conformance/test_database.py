@@ -48,7 +48,7 @@ def test_a_store_dropped_without_closing_loses_nothing(shared: StoreUnderTest) -
     assert shared.drain() == ["b"]
 
 
-def test_a_closed_store_says_so(store: StoreUnderTest) -> None:
+def test_a_closed_store_raises_store_closed(store: StoreUnderTest) -> None:
     store.make()
     store.close()
     store.close()
@@ -78,7 +78,7 @@ def test_two_stores_on_one_database_see_each_others_work(shared: StoreUnderTest,
     assert shared.counts() == {"ready": 1, "leased": 1}
 
 
-def test_options_pauses_and_drops_of_another_store_count_at_once(shared: StoreUnderTest) -> None:
+def test_options_pauses_and_drops_of_another_store_take_effect_at_once(shared: StoreUnderTest) -> None:
     one, two = shared.store, shared.open_another()
     one.apply([push_command("a"), push_command("b")])
     two.apply([Configure(queue="q", changes={"max_in_flight": 1})])
@@ -109,7 +109,7 @@ def test_the_version_changes_when_another_store_writes(shared: StoreUnderTest) -
     eventually(lambda: shared.version() != before)
 
 
-def test_threads_of_many_stores_hand_out_each_message_once(shared: StoreUnderTest) -> None:
+def test_threads_of_many_stores_lease_each_message_once(shared: StoreUnderTest) -> None:
     stores = [shared.store, shared.store, shared.open_another(), shared.open_another()]
     shared.make(lease_ms=10**8)
     got: list[list[int]] = [[] for _ in stores]

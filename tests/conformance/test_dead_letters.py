@@ -85,7 +85,7 @@ def test_a_failure_keeps_its_traceback(store: StoreUnderTest) -> None:
     assert [each.traceback for each in listed] == [None, None], "pages leave tracebacks out to stay small"
 
 
-def test_a_dead_letter_of_a_queue_that_lost_its_dlq_stays(store: StoreUnderTest) -> None:
+def test_dead_letters_stay_when_the_dlq_is_turned_off(store: StoreUnderTest) -> None:
     store.make(max_attempts=1)
     store.bury("a")
     store.make(dlq=False)
@@ -103,7 +103,7 @@ def test_dead_letters_are_listed_newest_first_and_leased_oldest_first(store: Sto
     assert texts(store.pages(State.DEAD)) == ["c"]
 
 
-def test_a_leased_dead_letter_is_done_when_acked(store: StoreUnderTest) -> None:
+def test_acking_a_leased_dead_letter_finishes_it(store: StoreUnderTest) -> None:
     store.make(max_attempts=1, archive_ms=None)
     store.bury("a", "b")
     a, b = store.lease("q.dlq", limit=2)
@@ -138,7 +138,7 @@ def test_a_dead_letters_lease_may_be_settled_by_either_name(store: StoreUnderTes
     assert store.do(Nack(queue="q", items=[SettleItem(leased.id, leased.token)])).states == [State.DEAD]
 
 
-def test_pausing_a_queue_leaves_its_dead_letters_open(store: StoreUnderTest) -> None:
+def test_pausing_a_queue_does_not_pause_its_dead_letters(store: StoreUnderTest) -> None:
     store.make(max_attempts=1)
     store.bury("a")
     store.do(Pause(queue="q"))
@@ -227,7 +227,7 @@ def test_a_leased_dead_letter_is_not_redriven(store: StoreUnderTest) -> None:
     assert store.ack(leased) == ["ok"]
 
 
-def test_a_dead_letters_ttl_stands_still(store: StoreUnderTest, clock: Clock) -> None:
+def test_the_ttl_of_a_dead_letter_is_paused(store: StoreUnderTest, clock: Clock) -> None:
     store.make(max_attempts=1)
     (message_id,) = store.push("a", ttl_ms=100)
     clock.advance(30)

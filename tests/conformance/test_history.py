@@ -76,7 +76,7 @@ def test_forgotten_minutes_are_not_added_to_later_ones(store: StoreUnderTest, cl
     assert found.spans == [Span(NOW + 1, Totals(pushed=2), Depth(ready=4))]
 
 
-def test_an_idle_queue_is_forgotten_minute_by_minute_like_any_other(store: StoreUnderTest, clock: Clock) -> None:
+def test_old_minutes_of_an_idle_queue_are_deleted_too(store: StoreUnderTest, clock: Clock) -> None:
     for _ in range(4):
         for queue in ("q", "other"):
             store.push("x", queue=queue)
@@ -90,7 +90,7 @@ def test_an_idle_queue_is_forgotten_minute_by_minute_like_any_other(store: Store
     assert latencies.by_minute == {}
 
 
-def test_roll_ups_come_in_pages_by_name(store: StoreUnderTest) -> None:
+def test_roll_ups_are_listed_by_name_in_pages(store: StoreUnderTest) -> None:
     for queue in ("b/t/q", "a/t/q", "b/t/r", "flat"):
         store.push("x", queue=queue)
     window = Window(NOW, NOW + 1, 1)

@@ -90,7 +90,7 @@ def transaction_of(store: StoreUnderTest) -> Any:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_an_id_is_not_given_twice(on_file: StoreUnderTest, count: int) -> None:
+def test_an_id_is_never_assigned_twice(on_file: StoreUnderTest, count: int) -> None:
     on_file.push("a")
     on_file.push("b")
     transaction_of(on_file).last_id = 0

@@ -29,7 +29,7 @@ def lease_all(store: StoreUnderTest) -> list[str]:
     return texts(outcome.messages)
 
 
-def test_a_lease_hands_out_at_most_the_limit(store: StoreUnderTest) -> None:
+def test_a_lease_returns_at_most_the_limit(store: StoreUnderTest) -> None:
     store.push("a", "b", "c")
     assert texts(store.lease(limit=2)) == ["a", "b"]
     assert texts(store.lease(limit=2)) == ["c"]
@@ -64,7 +64,7 @@ def test_every_lease_has_a_fresh_token(store: StoreUnderTest, clock: Clock) -> N
     assert len(tokens) == 3
 
 
-def test_first_leased_at_stays_that_of_the_first_delivery(store: StoreUnderTest, clock: Clock) -> None:
+def test_first_leased_at_is_the_time_of_the_first_delivery(store: StoreUnderTest, clock: Clock) -> None:
     (message_id,) = store.push("a")
     first = clock.now
     store.lease(lease_ms=1)

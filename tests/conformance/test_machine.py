@@ -148,7 +148,7 @@ class Machine(RuleBasedStateMachine):
         before = len(self.leases)
         self.run(lease)
         if picks := [(number, "right") for number in range(len(self.leases) - before)]:
-            self.run(replace(settle, picks=picks, astray=False))
+            self.run(replace(settle, picks=picks, wrong_queue=False))
 
     @rule(
         queue=r.queue_names,

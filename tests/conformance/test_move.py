@@ -52,7 +52,7 @@ def test_messages_in_another_state_stay_and_none_moves_twice(store: StoreUnderTe
     assert store.counts("other") == {"ready": 1}
 
 
-def test_without_its_target_nothing_moves(store: StoreUnderTest, clock: Clock) -> None:
+def test_nothing_moves_if_the_target_is_missing(store: StoreUnderTest, clock: Clock) -> None:
     store.make(max_attempts=1)
     (dead,) = store.bury("a")
     with pytest.raises(UnknownQueue):

@@ -155,7 +155,7 @@ def test_a_wrong_estimate_of_the_time_is_noticed(on_server: PostgresUnderTest) -
         store.close()
 
 
-def test_pushes_alone_still_expire_what_is_overdue(on_server: PostgresUnderTest) -> None:
+def test_pushes_alone_still_expire_overdue_messages(on_server: PostgresUnderTest) -> None:
     lease_with_cached_queue(on_server)
     on_server.send(PushItem(payload=b"short", ttl_ms=500))
     on_server.do(push("d"))

@@ -110,7 +110,7 @@ def test_an_empty_queue_reports_when_to_check_again(unjournalled: PostgresUnderT
     assert texts(unjournalled.lease()) == ["a"]
 
 
-def test_a_batch_for_several_queues_answers_each(unjournalled: PostgresUnderTest) -> None:
+def test_commands_for_several_queues_get_separate_results(unjournalled: PostgresUnderTest) -> None:
     names = ["a", "b", "c"]
     for name in names:
         unjournalled.push("first", queue=name)

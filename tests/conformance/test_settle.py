@@ -261,7 +261,7 @@ def test_a_release_does_not_count_as_an_attempt(store: StoreUnderTest) -> None:
     assert store.ack(leased) == [STALE]
 
 
-def test_a_ttl_passing_during_a_lease_counts_when_the_message_comes_back(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_ttl_that_ends_during_a_lease_applies_after_it(store: StoreUnderTest, clock: Clock) -> None:
     store.push("acked", "nacked", "released", "lapsed", ttl_ms=10)
     acked, nacked, released, _ = store.lease(limit=4, lease_ms=30)
     clock.advance(20)

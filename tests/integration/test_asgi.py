@@ -85,7 +85,7 @@ def uvicorn(folder: Path, text: str, name: str) -> Iterator[tuple[Client, subpro
         process.wait()
 
 
-def test_it_can_be_mounted_beside_routes_with_workers_that_stop_with_the_server(tmp_path: Path) -> None:
+def test_penstock_can_be_mounted_beside_routes_with_workers_that_stop_with_the_server(tmp_path: Path) -> None:
     with uvicorn(tmp_path, APPLICATION, "api") as (client, process):
         assert client.post("/welcome/ada").status == 200
         pushed = client.post("/penstock/queues/reports/messages", {"payload": "q3"})
@@ -109,7 +109,7 @@ def test_it_can_be_mounted_beside_routes_with_workers_that_stop_with_the_server(
             assert (info.ready, info.leased) == (0, 0)
 
 
-def test_it_can_run_as_the_whole_application(tmp_path: Path) -> None:
+def test_penstock_can_run_as_the_whole_application(tmp_path: Path) -> None:
     text = f"import penstock.asgi\nqueues = penstock.asgi.app('sqlite:///q.db', auth_token={TOKEN!r}, canary_ms=0)\n"
     with uvicorn(tmp_path, text, "queues") as (client, process):
         assert client.post("/queues", {"name": "q"}).status == 201
@@ -120,7 +120,7 @@ def test_it_can_run_as_the_whole_application(tmp_path: Path) -> None:
         assert [each.name for each in opened.queues()] == ["q"]
 
 
-def test_mounted_without_a_lifespan_it_starts_with_the_first_request(tmp_path: Path) -> None:
+def test_without_a_lifespan_penstock_starts_with_the_first_request(tmp_path: Path) -> None:
     text = f"""
 import penstock.asgi
 from starlette.applications import Starlette

@@ -61,7 +61,7 @@ def ask(port: int, method: str, path: str, body: object = None) -> tuple[int, by
         return answer.status, answer.read()
 
 
-def test_it_runs_in_an_empty_environment(file: Path, tmp_path: Path) -> None:
+def test_the_binary_runs_in_an_empty_environment(file: Path, tmp_path: Path) -> None:
     with served(file, tmp_path, SHIV_ROOT=str(tmp_path / "unpacked")) as port:
         assert ask(port, "POST", "/queues", {"name": "q"})[0] == 201
         assert ask(port, "POST", "/queues/q/messages", {"payload": 1})[0] == 201
@@ -69,7 +69,7 @@ def test_it_runs_in_an_empty_environment(file: Path, tmp_path: Path) -> None:
         assert ask(port, "GET", "/metrics")[0] == 200
 
 
-def test_it_is_unpacked_once(file: Path, tmp_path: Path) -> None:
+def test_the_binary_is_unpacked_once(file: Path, tmp_path: Path) -> None:
     shown = [
         subprocess.run(
             [BARE, "-I", str(file), "--version"],

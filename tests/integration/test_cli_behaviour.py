@@ -106,7 +106,7 @@ def test_a_server_that_is_not_penstock_is_reported_in_one_line(silent_server: so
         assert err.count(b"\n") == 1
 
 
-def test_flag_over_environment_over_file_over_default(url: str, admin: Queues, tmp_path: Path) -> None:
+def test_flags_override_the_environment_the_file_and_defaults(url: str, admin: Queues, tmp_path: Path) -> None:
     nowhere = "http://127.0.0.1:1"
     good = tmp_path / "good.toml"
     good.write_text(f'[client]\nurl = "{url}"\ntoken = "{TOKEN}"\n')

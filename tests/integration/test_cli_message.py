@@ -137,7 +137,7 @@ def test_ids_that_are_not_utf_8_are_a_usage_error(queues: Queues, name: str) -> 
     assert "does not start with a message id" in refused.err
 
 
-def test_remove_by_id(queues: Queues, name: str) -> None:
+def test_messages_can_be_removed_by_id(queues: Queues, name: str) -> None:
     first, second = push(queues, name, "1"), push(queues, name, "2")
     removed = queues.run("message", "remove", "--queue", name, "--id", f"{first},{1 << 40},{second}", "--json")
     assert removed.code == 3

@@ -72,7 +72,7 @@ def test_the_pipeline_ends_with_a_demo_that_was_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_it_stops_cleanly_and_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+def test_the_demo_stops_cleanly_and_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     # The test runner may ignore SIGHUP, and child processes inherit that.
     program = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); {RUN}"
     words = [sys.executable, "-c", program, "demo", "--port", "0", "--no-spark", "--no-browser"]

@@ -72,7 +72,7 @@ def queue_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def test_the_inbox_curl_examples(inbox: str) -> None:
+def test_the_inbox_curl_examples_work(inbox: str) -> None:
     posted = shell(POST.replace("localhost:8080", inbox))
     assert posted.keys() == {"id", "timestamp", "body"}
     assert isinstance(posted["id"], int)
@@ -83,7 +83,7 @@ def test_the_inbox_curl_examples(inbox: str) -> None:
     assert shell(GET.replace("localhost:8080", inbox)) == []
 
 
-def test_the_inbox_status_codes_limit_and_order(inbox: str) -> None:
+def test_the_inbox_has_the_documented_status_codes_limit_and_order(inbox: str) -> None:
     post = POST.replace("localhost:8080", inbox).replace("curl -s", "curl -s -o /dev/null -w '%{http_code}'")
     assert [shell(post) for _ in range(3)] == [201, 201, 201]
     get = GET.replace("localhost:8080", inbox)

@@ -76,7 +76,7 @@ def acked(server: MovableClockServer) -> int:
         return total
 
 
-def test_the_example_word_for_word_on_node(server: MovableClockServer, tmp_path: Path) -> None:
+def test_the_example_runs_word_for_word_on_node(server: MovableClockServer, tmp_path: Path) -> None:
     folder = tmp_path / "program"
     folder.mkdir()
     install(folder, "queen-client")
@@ -91,7 +91,7 @@ def test_the_example_word_for_word_on_node(server: MovableClockServer, tmp_path:
 
 
 @pytest.mark.browser
-def test_the_example_word_for_word_in_a_browser(server: MovableClockServer) -> None:
+def test_the_example_runs_word_for_word_in_a_browser(server: MovableClockServer) -> None:
     program = find_browser()
     with pages() as (address, reports), clock_moved_on_poll(server):
         page = f"{address}/tests/examples/index.html?server=http://127.0.0.1:{server.port}"

@@ -173,7 +173,7 @@ def test_an_invalid_position_is_refused(server: Running) -> None:
     assert "code" in json.loads(refused.value.response.body)
 
 
-def test_a_plain_request_is_told_to_upgrade(client: Client) -> None:
+def test_a_plain_request_gets_upgrade_required(client: Client) -> None:
     answer = client.get("/ws/dashboard")
     assert (answer.status, answer.json["code"], answer.headers["upgrade"]) == (426, "upgrade_required", "websocket")
 
@@ -231,7 +231,7 @@ def test_a_foreign_web_page_cannot_watch_a_server_without_a_token(server: Runnin
         pass
 
 
-def test_the_number_of_watchers_is_limited_and_departed_ones_do_not_count(serve: Fresh) -> None:
+def test_the_number_of_watchers_is_limited_and_disconnected_ones_do_not_count(serve: Fresh) -> None:
     server = serve(ws_connections_max=1)
     with watching(server), pytest.raises(InvalidStatus) as refused, watching(server):
         pass

@@ -62,7 +62,7 @@ def test_a_half_closed_connection_counts_as_disconnected(server: Running, client
     sock.close()
 
 
-def test_a_pipelined_poll_is_ended_too(server: Running, client: Client, queue: str) -> None:
+def test_a_pipelined_poll_of_a_disconnected_client_ends_too(server: Running, client: Client, queue: str) -> None:
     sock = server.connect()
     sock.sendall(request(f"{queue}/poll?wait_ms=60000") + request(f"{queue}/poll?wait_ms=60000"))
     wait_until(lambda: server.app.broker.polls == 1)

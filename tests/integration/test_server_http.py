@@ -79,7 +79,7 @@ def generalised(field: str | None) -> str | None:
     return None if field is None else re.sub(r"\[[^]]*\]", "[]", field)
 
 
-def test_sixty_four_levels_are_allowed(client: Client, queue: str) -> None:
+def test_json_can_be_nested_sixty_four_levels_deep(client: Client, queue: str) -> None:
     body = b'{"payload": ' + b"[" * 63 + b'"[[[[[{{{\\"[["' + b"]" * 63 + b"}"
     assert client.post(f"{queue}/messages", body).status == 201
 
@@ -232,7 +232,7 @@ def test_the_openapi_document_is_valid_3_1(client: Client) -> None:
 # Mounting
 
 
-def test_it_can_be_mounted_under_a_prefix(tmp_path: Path) -> None:
+def test_the_application_can_be_mounted_under_a_prefix(tmp_path: Path) -> None:
     """Starlette's Mount leaves the path whole and puts the parent's part of it into root_path."""
 
     async def scenario() -> None:

@@ -126,7 +126,7 @@ async def wake_by(server: Running, queue: str, act: Callable[[], Any], count: in
     return got
 
 
-def test_a_push_wakes_as_many_as_it_has_messages(server: Running, client: Client, queue: str) -> None:
+def test_a_push_wakes_one_poll_for_each_message(server: Running, client: Client, queue: str) -> None:
     ids: list[int] = []
     got = asyncio.run(wake_by(server, queue, lambda: ids.extend(push(client, queue, 5))))
     assert sorted(got) == sorted(ids)

@@ -32,7 +32,7 @@ def test_stats_count_messages_by_state(client: Client, name: str) -> None:
     assert isinstance(stats["latency"], dict)
 
 
-def test_peek_pages_and_never_leases(client: Client, queue: str) -> None:
+def test_peek_returns_pages_and_never_leases(client: Client, queue: str) -> None:
     push(client, queue, *range(5))
     first = client.get(f"{queue}/peek?limit=3").json
     rest = client.get(f"{queue}/peek?limit=3&after={first['next']}").json

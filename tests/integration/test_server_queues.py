@@ -307,7 +307,7 @@ def test_an_admin_can_settle_without_a_token(client: Client, queue: str) -> None
     assert client.post(f"{queue}/ack", {"id": message["id"]}).status == 200
 
 
-def test_nack_delays_and_returns_the_state(client: Client, queue: str) -> None:
+def test_a_nack_delays_the_message_and_returns_its_state(client: Client, queue: str) -> None:
     push(client, queue, 1)
     [message] = poll(client, queue)
     item = {"id": message["id"], "token": message["token"]}
@@ -315,7 +315,7 @@ def test_nack_delays_and_returns_the_state(client: Client, queue: str) -> None:
     assert client.get(f"{queue}/stats").json["scheduled"] == 1
 
 
-def test_extend_moves_the_end_of_the_lease(client: Client, queue: str) -> None:
+def test_extend_postpones_the_end_of_the_lease(client: Client, queue: str) -> None:
     push(client, queue, 1)
     [message] = poll(client, queue, "wait_ms=0&visibility_ms=5000")
     item = {"id": message["id"], "token": message["token"]}

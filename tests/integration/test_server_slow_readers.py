@@ -126,7 +126,7 @@ def test_a_response_above_the_budget_is_refused_and_its_messages_released(
         assert client.get("/queues/q/peek?limit=30").status == 200
 
 
-def test_nothing_is_produced_for_a_client_that_does_not_read_its_last_answer(
+def test_no_response_is_produced_until_the_client_reads_the_last_one(
     server: Running, client: Client, queue: str
 ) -> None:
     for _ in range(20):

@@ -49,7 +49,7 @@ def troubles(folder: Path) -> list[DamageKind]:
     return [finding.trouble for finding in check(folder, "s").findings]
 
 
-def test_a_sound_log_has_nothing_to_report(folder: Path) -> None:
+def test_an_intact_log_has_no_findings(folder: Path) -> None:
     report = check(folder, "s")
     assert (report.findings, report.records, report.first, report.next) == ([], COUNT, 0, COUNT)
     assert report.segments == 3

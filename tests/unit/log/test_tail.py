@@ -84,7 +84,7 @@ def test_a_torn_tail_is_cut_at_the_last_whole_record(folder: Path, tail: bytes) 
         assert (len(served), damaged) == (COUNT + 10, [])
 
 
-def test_whole_unacknowledged_records_are_kept(folder: Path) -> None:
+def test_intact_unacknowledged_records_are_kept(folder: Path) -> None:
     with segment_files(folder)[0].open("ab") as file:
         file.write(encode([payload(COUNT), payload(COUNT + 1)], 1)[0])
     writer = FolderLock(folder / "lock")
