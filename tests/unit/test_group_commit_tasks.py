@@ -30,12 +30,12 @@ class GatedStore(SqliteStore):
         super().__init__(path)
         self.gate = threading.Event()
         self.gate.set()
-        self.held = False
+        self.is_blocked = False
         self.seen: list[Command[Any]] = []
 
     def prepare(self, commands: Sequence[Command[Any]]) -> Any:
         self.seen += commands
-        return None if self.held else super().prepare(commands)
+        return None if self.is_blocked else super().prepare(commands)
 
     def apply_now(self, command: Command[Any]) -> Any:
         return None  # `prepare` must see every command.
@@ -45,11 +45,11 @@ class GatedStore(SqliteStore):
         return super().apply(commands)
 
     def shut(self) -> None:
-        self.held = True
+        self.is_blocked = True
         self.gate.clear()
 
     def open(self) -> None:
-        self.held = False
+        self.is_blocked = False
         self.gate.set()
 
 
