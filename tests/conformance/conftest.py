@@ -38,31 +38,31 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreUnder
 
 @pytest.fixture(params=SHARED)
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreUnderTest]:
-    """A store that lasts and that others may open."""
+    """A persistent store that other processes can open too."""
     yield from _open(request.param, tmp_path)
 
 
 @pytest.fixture(params=JOURNALLED)
 def journalled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreUnderTest]:
-    """A shared store that notes what happens."""
+    """A shared store that keeps a journal."""
     yield from _open(request.param, tmp_path)
 
 
 @pytest.fixture(params=FILES)
 def in_sqlite(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreUnderTest]:
-    """For what has no meaning on a database server."""
+    """A SQLite store, in memory or in a file, for tests that make no sense on a database server."""
     yield from _open(request.param, tmp_path)
 
 
 @pytest.fixture
 def on_file(tmp_path: Path) -> Iterator[StoreUnderTest]:
-    """A SQLite file."""
+    """A store in a SQLite file."""
     yield from _open("sqlite", tmp_path)
 
 
 @pytest.fixture
 def on_server() -> Iterator[PostgresUnderTest]:
-    """A PostgreSQL database."""
+    """A store in a PostgreSQL database, with a journal."""
     under_test = PostgresUnderTest()
     try:
         yield under_test
@@ -72,7 +72,7 @@ def on_server() -> Iterator[PostgresUnderTest]:
 
 @pytest.fixture
 def unjournalled() -> Iterator[PostgresUnderTest]:
-    """The same without a journal."""
+    """A store in a PostgreSQL database, without a journal."""
     under_test = PostgresUnderTest(journal=False)
     try:
         yield under_test
@@ -82,7 +82,7 @@ def unjournalled() -> Iterator[PostgresUnderTest]:
 
 @pytest.fixture
 def clock(request: pytest.FixtureRequest) -> Clock:
-    """The clock of the test's store."""
+    """The clock of the store under test."""
     (name,) = STORE_FIXTURES & set(request.fixturenames)
     under_test: StoreUnderTest = request.getfixturevalue(name)
     return under_test.clock

@@ -1,5 +1,5 @@
-"""A relay before PostgreSQL that cuts the line at a statement, mostly a commit: before it is passed on, or before its
-answer is."""
+"""A relay in front of PostgreSQL that cuts the connection at a statement, usually a commit: either before the statement
+reaches the server or before its response reaches the client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOCKET = ".s.PGSQL.5432"
 
 
 class Cutter:
-    """Once armed, it cuts one line; `meanwhile` happens before anyone sees it."""
+    """Cuts one connection once it is armed. `meanwhile` runs before the client can notice."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Cutter:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.folder / SOCKET))
         self._listener.listen()
-        self._lines: list[socket.socket] = []
+        self._connections: list[socket.socket] = []
 
     def __enter__(self) -> Cutter:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -46,8 +46,8 @@ class Cutter:
 
     def __exit__(self, *_: Any) -> None:
         self._listener.close()
-        for line in self._lines:
-            line.close()
+        for connection in self._connections:
+            connection.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _accept(self) -> None:
@@ -58,11 +58,11 @@ class Cutter:
                 try:
                     server.connect(self._server)
                 except OSError:
-                    # As the server itself would while it is down; the next one is let in again.
+                    # Refuse the client as a server that is down would. Later connections are accepted again.
                     client.close()
                     server.close()
                     continue
-                self._lines += [client, server]
+                self._connections += [client, server]
                 threading.Thread(target=self._relay, args=(client, server), daemon=True).start()
 
     def _relay(self, client: socket.socket, server: socket.socket) -> None:
@@ -70,23 +70,23 @@ class Cutter:
             while True:
                 readable, _, _ = select.select([client, server], [], [])
                 if server in readable:
-                    answer = server.recv(1 << 16)
-                    client.sendall(answer)
-                    if not answer:
+                    response = server.recv(1 << 16)
+                    client.sendall(response)
+                    if not response:
                         return
                 if client in readable:
-                    asked = client.recv(1 << 16)
-                    if not asked:
+                    request = client.recv(1 << 16)
+                    if not request:
                         return
-                    # A statement's text is sent when it is prepared: on the first commit of each connection.
-                    cut = self.at in asked and self.armed.is_set()
+                    # The SQL text travels when the statement is prepared, which is on each connection's first commit.
+                    cut = self.at in request and self.armed.is_set()
                     if cut:
                         self.armed.clear()
                         self.cuts += 1
                         if self._cut_before:
                             self._meanwhile()
                             return
-                    server.sendall(asked)
+                    server.sendall(request)
                     if cut:
                         server.recv(1 << 16)
                         self._meanwhile()

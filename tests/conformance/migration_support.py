@@ -1,4 +1,4 @@
-"""A store with rows in every table, and everything that can be observed of it."""
+"""A store with rows in every table, and a snapshot of everything that can be read from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOUR_MS = 60 * MINUTE_MS
 
 
 class File(StoreUnderTest):
-    """A SQLite file, at first without a journal; opened when it is used, since a move needs it for itself."""
+    """A SQLite file without a journal. It is opened on demand, because a migration needs exclusive access to it."""
 
     _journal = False
 
@@ -47,7 +47,7 @@ class File(StoreUnderTest):
 
 
 class Database(PostgresUnderTest):
-    """A schema of PostgreSQL, at first without a journal."""
+    """A PostgreSQL schema, initially without a journal. It is opened on demand."""
 
     _journal = False
 
@@ -77,7 +77,7 @@ class Database(PostgresUnderTest):
 
 
 def fill(store: StoreUnderTest) -> dict[str, Delivery]:
-    """Messages in every state, and everything else there is; answers leases that are still held."""
+    """Fill the store with messages in every state and one of everything else. Return the leases that are still held."""
     clock = store.clock
     store.make("q", lease_ms=HOUR_MS, max_attempts=2, backoff_ms=1, archive_ms=None)
     store.push("done", "again", "held", "long", queue="q")
@@ -112,11 +112,11 @@ def fill(store: StoreUnderTest) -> dict[str, Delivery]:
     return {"held": held, "extended": extended, "dead": dead}
 
 
-def seen(store: StoreUnderTest) -> dict[str, Any]:
-    """Everything that can be asked of a store."""
-    told: dict[str, Any] = {"store_id": store.store.store_id, "key": store.store.find_key("abc")}
+def snapshot(store: StoreUnderTest) -> dict[str, Any]:
+    """Return everything that can be read from a store."""
+    contents: dict[str, Any] = {"store_id": store.store.store_id, "key": store.store.find_key("abc")}
     for info in store.store.list_queues(limit=1_000):
         messages = {state: store.pages(state, queue=info.name) for state in State}
         keys, secret = store.store.list_keys(info.name), store.store.find_secret(info.name)
-        told[info.name] = (info, store.store.stats(info.name), messages, keys, secret)
-    return told
+        contents[info.name] = (info, store.store.stats(info.name), messages, keys, secret)
+    return contents

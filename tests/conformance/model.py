@@ -1,6 +1,6 @@
-"""The semantics of a store, plainly: dicts, sorted() and no cleverness. What the stores are compared with.
+"""A plain reference model of a store, built from dicts and sorted(), that the real stores are compared with.
 
-As in a store, time moves a queue's messages only when someone leases, takes, catches up or sweeps.
+As in a store, leases expire and messages become due only during a lease, take, catch-up or sweep.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from penstock.core.ids import DLQ_SUFFIX
 from penstock.core.model import Delivery, Failure, PushItem, PushReceipt, State, backoff_ms
 from penstock.errors import KeyTaken, LeaseLost, PenstockError, QueueFull, UnknownMessage, UnknownQueue
 from penstock.store.common import SETTLED_MINUTES
-from tests.conformance.operators import Operators
+from tests.conformance.operators import AdminCommands
 from tests.conformance.world import UNDONE, Entry, Key, Queue, Settlement
 
 
-class Model(Operators):
+class Model(AdminCommands):
     def __init__(self, clock: Callable[[], int], store_id: int, *, gaps: bool = False) -> None:
-        """With `gaps`, ids that a transaction used and gave up are not given again."""
+        """With `gaps`, ids used by a rolled-back transaction are not reused."""
         super().__init__(clock, store_id)
         self._gaps = gaps
         self._fenced = False
@@ -40,7 +40,8 @@ class Model(Operators):
         return outcomes
 
     def _whole(self, command: c.Command[Any]) -> Any:
-        """Carry out one command, or nothing of it. What time has moved meanwhile stays so, also if it is refused."""
+        """Execute one command atomically. Expirations that the clock caused stay in effect even if the command
+        fails."""
         if isinstance(command, c.Push) and command.queue in self.world.queues:
             self._advance(self.queue(command.queue))
         before = copy.deepcopy(self.world)
@@ -129,7 +130,7 @@ class Model(Operators):
     # Lease and take
 
     def _lease(self, command: c.Lease) -> c.Leased:
-        # Messages that are leased together from one queue share a token.
+        # Messages leased together from one queue share a token.
         self._shared_tokens = {}
         if command.scope is not None:
             return self._lease_scope(command, command.scope)
@@ -142,7 +143,7 @@ class Model(Operators):
         return c.Leased(found, wake_at=None if found else wake_at)
 
     def _heads(self, queue: Queue) -> tuple[list[Entry], int | None]:
-        """What may be leased now, in order; and when to look again."""
+        """Return the messages that can be leased now, in order, and the time at which to check again."""
         self._advance(queue)
         if queue.paused:
             return [], None
@@ -253,7 +254,7 @@ class Model(Operators):
         return results, states
 
     def _settlement(self, command: Any, queue: Queue, item: c.SettleItem) -> Settlement | None:
-        """What this very token did to the message in the last minutes, if it was the same."""
+        """Return the recent settlement of this message by the same token, queue and verb, if there is one."""
         found = None if item.token is None or self._fenced else self.world.settled.get((item.id, item.token))
         if found is None or (found.verb, found.queue) != (type(command), queue.name):
             return None

@@ -10,18 +10,18 @@ from penstock.core import commands as c
 from penstock.core.ids import DLQ_SUFFIX
 from penstock.core.model import State
 from penstock.errors import QueueExists, QueueNotEmpty, UnknownQueue
-from tests.conformance.world import Memory, Queue
+from tests.conformance.world import ModelState, Queue
 
 HOUR_MS = 3_600_000
 
 
-class Operators(Memory):
+class AdminCommands(ModelState):
     def _remove(self, command: c.Remove) -> c.Removed:
         queue = self.home(command.queue)
         return self._discard(queue, [i for i in set(command.ids) if i in {e.id for e in self.of(queue, *State)}])
 
     def _purge(self, command: c.Purge) -> c.Removed:
-        """In one step; which messages a bounded step meets first is the store's affair."""
+        """Purge in one step. Which messages a bounded purge removes first is left to each store."""
         queue = self.home(command.queue)
         states: Sequence[State] = command.states
         if command.queue.endswith(DLQ_SUFFIX):
@@ -54,7 +54,7 @@ class Operators(Memory):
         for e in matched:
             e.state, e.attempts, e.failures, e.first_leased_at = State.READY, 0, [], None
             e.at = max(self.now, queue.newest_at)
-            # One whose time had run out is not brought back to be dropped at once.
+            # A message whose ttl had run out gets no new one; otherwise the redriven message would expire at once.
             e.expires_at = self.now + e.ttl_left_ms if e.ttl_left_ms else None
             queue.totals["redriven"] += 1
         return c.RedriveOutcome(len(matched), len(matched), after)

@@ -1,4 +1,4 @@
-"""The PostgreSQL store under test: a schema of its own on the tests' server, inspected like SQLite's tables."""
+"""The PostgreSQL store under test, in its own schema on the test server, inspected like the SQLite tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.postgres import cluster, drop_schema, new_schema
 
 
 class Tables:
-    """Statements about SQLite's tables, asked of a PostgreSQL schema; a queue's counters are summed up."""
+    """Runs statements written for the SQLite tables on a PostgreSQL schema, with the rows of each counter summed up."""
 
     def __init__(self, url: str, schema: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True)
@@ -47,7 +47,7 @@ class Tables:
 
 
 def check_ranges(tables: Tables) -> None:
-    """Ranges hold as many messages as they say, and no message is leased twice."""
+    """Check that each range holds as many messages as its count says, and that no message is leased twice."""
     counted = tables.execute(
         "SELECT r.count, (SELECT count(*) FROM penstock_message m WHERE m.place BETWEEN (r.queue_id << 45) + r.first_id"
         " AND (r.queue_id << 45) + r.last_id) FROM penstock_lease_range r"
@@ -57,7 +57,7 @@ def check_ranges(tables: Tables) -> None:
 
 
 def check_journal(tables: Tables, url: str, schema: str, clock: Clock) -> None:
-    """Of a database whose journal has been on from the start: played again, it leads to what the counters say."""
+    """Check that replaying a journal that was on from the start gives the store's counters."""
     with closing(PostgresStreams(url, schema=schema, clock=clock)) as streams:
         PostgresDrain(streams.database).drain()
         journal, replay = PostgresJournal(streams.database), Replay()
@@ -69,7 +69,7 @@ def check_journal(tables: Tables, url: str, schema: str, clock: Clock) -> None:
 
 def open_store(schema: str, clock: Clock, *, journal: bool) -> PostgresStore:
     store = PostgresStore(cluster().url, schema=schema, clock=clock, monotonic=clock.monotonic, journal=journal)
-    # However slow the machine is: it is the tests' clock that tells when to wake.
+    # Only the test clock decides when to wake, so a slow machine must not shorten the waits.
     store._context.slow_seconds = math.inf
     return store
 
@@ -99,7 +99,7 @@ class PostgresUnderTest(StoreUnderTest):
 
 
 def events_of(store: StoreUnderTest) -> list[Event]:
-    """All that the journal of a store under test tells."""
+    """Return all events in the journal of the store under test."""
     if isinstance(store, PostgresUnderTest):
         with closing(PostgresStreams(str(store.path), schema=store.schema, clock=store.clock)) as streams:
             PostgresDrain(streams.database).drain()

@@ -1,4 +1,4 @@
-"""The commands that the state machine may run, built twice: for the store and for the model."""
+"""Recipes for the commands of the state machine. Each is built twice: for the store and for the model."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ QUEUES = ["flat", "ns/a/x", "ns/a/y", "ns/b/z"]
 OPTIONS = QueueOptions(lease_ms=10, max_attempts=2, backoff_ms=4, backoff_max_ms=12, dedupe_ms=10)
 
 
+# Every lease ever granted, as a pair: the store's and the model's.
 Leases = list[tuple[Delivery, Delivery]]
-"""Every lease ever given: the store's and the model's."""
 
 
 class Recipe(Protocol):
-    """Makes a command for the store or for the model: the same, but for the tokens."""
+    """Builds the same command for the store and for the model, except for lease tokens."""
 
     def make(self, leases: Leases, *, for_store: bool) -> c.Command[Any]: ...
 
@@ -62,8 +62,8 @@ changes = st.fixed_dictionaries(
 
 
 @dataclass(frozen=True)
-class Same:
-    """A command that is the same for the store and for the model."""
+class FixedCommand:
+    """A command that is identical for the store and the model."""
 
     verb: Callable[..., c.Command[Any]]
     fields: dict[str, Any]
@@ -74,11 +74,11 @@ class Same:
 
 @dataclass(frozen=True)
 class Settle:
-    """Settles leases by how long ago they were given, with tokens that are right or not."""
+    """Settles leases, chosen by how recent they are, with right or wrong tokens."""
 
     verb: Callable[..., c.Command[Any]]
     picks: list[tuple[int, str]]
-    astray: bool
+    wrong_queue: bool
     item: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
 
@@ -93,12 +93,12 @@ class Settle:
             leased, other = of_queue[number % len(of_queue)], recent[(number + 1) * 3 % len(recent)]
             tokens = {"right": leased[not for_store].token, "foreign": other[not for_store].token, "any": None}
             items.append(c.SettleItem(leased[0].id, tokens.get(which, "nonsense"), **self.item))
-        return self.verb(queue="ns/b/z" if self.astray else queue, items=items, **self.fields)
+        return self.verb(queue="ns/b/z" if self.wrong_queue else queue, items=items, **self.fields)
 
 
 @dataclass(frozen=True)
-class Together:
-    """All or none."""
+class TransactRecipe:
+    """A transaction of several commands."""
 
     recipes: list[Recipe]
 
@@ -107,7 +107,7 @@ class Together:
 
 
 def same(verb: Callable[..., c.Command[Any]], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Recipe]:
-    return st.builds(Same, st.just(verb), st.fixed_dictionaries(fields))
+    return st.builds(FixedCommand, st.just(verb), st.fixed_dictionaries(fields))
 
 
 picked = st.lists(
@@ -118,7 +118,7 @@ picked = st.lists(
     min_size=1,
     max_size=4,
 )
-# A verb, and which messages of a batch it settles.
+# The verb, the positions in the batch to settle, and which token to use.
 of_batch = st.tuples(
     st.sampled_from([c.Ack, c.Ack, c.Ack, c.Nack, c.Extend, c.Release]),
     st.lists(st.integers(0, 11), min_size=1, max_size=12, unique=True),

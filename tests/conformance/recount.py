@@ -36,7 +36,7 @@ class Database(Protocol):
 
 
 def check_tables(db: Database, *, busy_exactly: bool = True) -> None:
-    """Counters equal a recount, and every message is in exactly one state."""
+    """Check that counters equal a recount and that every message is in exactly one state."""
     queues = db.execute("SELECT id, name FROM penstock_queue").fetchall()
     busy = set()
     for queue_id, name in queues:
@@ -46,7 +46,7 @@ def check_tables(db: Database, *, busy_exactly: bool = True) -> None:
         if "/" in name and counted["ready"] + counted["scheduled"] + counted["leased"]:
             busy.add(name)
     listed = {name for (name,) in db.execute("SELECT name FROM penstock_busy")}
-    # On PostgreSQL a queue may be listed though it is empty, until the sweeper looks; never the other way round.
+    # On PostgreSQL an empty queue may stay listed until the next sweep, but a busy queue is always listed.
     assert listed == busy if busy_exactly else listed >= busy
     _check_places(db, dict(queues))
 
@@ -58,18 +58,18 @@ def counter_row(db: Database, queue_id: int) -> dict[str, Any]:
 
 def kept_counters(db: Database, queue_id: int) -> dict[str, Any]:
     kept = counter_row(db, queue_id)
-    if _counts_later(db):
-        _count_the_rest(db, queue_id, kept)
+    if _defers_counters(db):
+        _add_deferred_counts(db, queue_id, kept)
     return kept
 
 
-def _counts_later(db: Database) -> bool:
-    """Only a file's counters may be behind: on PostgreSQL each commit adds rows of its own to them."""
+def _defers_counters(db: Database) -> bool:
+    """Return True if counters may lag behind. PostgreSQL adds counter rows in every commit; only SQLite defers them."""
     return isinstance(db, sqlite3.Connection)
 
 
-def _count_the_rest(db: Database, queue_id: int, kept: dict[str, Any]) -> None:
-    """What no counter knows of yet: few pushes and leases, of plain messages, in the one queue that may have some."""
+def _add_deferred_counts(db: Database, queue_id: int, kept: dict[str, Any]) -> None:
+    """Add what the counters do not include yet: a few pushes and leases of plain messages in the one deferred queue."""
     lane = queue_id * 2 << ID_BITS
     new = (lane | kept["last_id"], lane | ID_MAX)
     (pushed,) = db.execute("SELECT count(*) FROM penstock_message WHERE place > ? AND place <= ?", new).fetchone()
@@ -85,7 +85,7 @@ def _count_the_rest(db: Database, queue_id: int, kept: dict[str, Any]) -> None:
 
 
 def _uncounted_leases(db: Database, queue_id: int, cursor: int) -> tuple[int, int]:
-    """How many, and the cursor after them."""
+    """Return the number of uncounted leases, and the cursor after them."""
     beyond = (cursor, queue_id, cursor, queue_id * 2 << ID_BITS | ID_MAX)
     sql = "SELECT count(*), ifnull(max(place), ?) FROM penstock_leased WHERE queue_id = ? AND place > ? AND place <= ?"
     count, last = db.execute(sql, beyond).fetchone()
@@ -93,7 +93,7 @@ def _uncounted_leases(db: Database, queue_id: int, cursor: int) -> tuple[int, in
 
 
 def last_id(db: Database) -> int:
-    """The newest id ever given."""
+    """Return the highest id ever assigned."""
     (counted,) = db.execute("SELECT max(last_id) FROM penstock_counter").fetchone()
     (present,) = db.execute(f"SELECT ifnull(max(place & {ID_MAX}), 0) FROM penstock_message").fetchone()
     return max(int(counted), int(present))
@@ -112,7 +112,7 @@ def _recount(db: Database, queue_id: int, cursor: int) -> dict[str, int]:
 def _check_places(db: Database, queues: dict[int, str]) -> None:
     stored = db.execute("SELECT queue_id, cursor FROM penstock_counter").fetchall()
     cursors = dict(stored)
-    if _counts_later(db):
+    if _defers_counters(db):
         cursors = {queue_id: _uncounted_leases(db, queue_id, cursor)[1] for queue_id, cursor in stored}
     states: dict[int, int] = {}
     for place, queue_id, message_id in db.execute(STATE_ROWS):
@@ -134,7 +134,7 @@ def _check_places(db: Database, queues: dict[int, str]) -> None:
     orphans = db.execute(
         f"SELECT id FROM penstock_failure WHERE id NOT IN (SELECT place & {ID_MAX} FROM penstock_message)"
     ).fetchall()
-    assert not orphans, "errors of a message that is gone"
+    assert not orphans, "errors of a deleted message"
 
 
 def kept_keys(db: Database) -> dict[tuple[str | None, str], int]:

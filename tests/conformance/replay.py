@@ -43,23 +43,23 @@ COUNTED = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "
 
 
 class Replay:
-    """What became of every message, by queue id, from events alone. An event that cannot follow is an error."""
+    """Rebuilds the state of every message, by queue id, from events alone, and fails on an impossible transition."""
 
     def __init__(self) -> None:
         self.next_offset = 0
         self.names: dict[int, str] = {}
         self.states: dict[int, dict[int, str]] = {}
         self.totals: dict[int, Counter[str]] = {}
-        self.partly: set[int] = set()
-        """Queues of whose messages not all was told: of them, only how many are in each state is known."""
+        # Queues with incomplete events, for which only the number of messages in each state is known.
+        self.incomplete: set[int] = set()
+        # Number of messages by state, for each queue in the journal: the depths recorded on entry plus later events.
         self.held: dict[int, Counter[str | None]] = {}
-        """By queue that is in the journal, the number in each state: those it entered with, and what happened since."""
+        # The last lease of each message: its attempt, its time, and whether the message was a dead letter.
         self._leases: dict[int, tuple[int, int | None, bool]] = {}
-        """By message, of its last lease: which it was, when, and whether of a dead letter."""
 
     def play(self, events: Iterable[Event]) -> None:
         for event in events:
-            assert event.offset in (self.next_offset, self.next_offset - 1), "offsets are dense"
+            assert event.offset in (self.next_offset, self.next_offset - 1), "offsets are not dense"
             assert (event.number > 0) == (event.offset < self.next_offset)
             self.next_offset = event.offset + 1
             if event.kind == "queue":
@@ -70,27 +70,27 @@ class Replay:
     def _queue(self, event: Event) -> None:
         what, queue_id = event.details["what"], event.queue_id
         if what == "created":
-            self._meet(event)
+            self._add_queue(event)
             if event.details["options"]["journal"] == "off":
-                self.partly.add(queue_id)
+                self.incomplete.add(queue_id)
                 del self.held[queue_id]
         elif what == "entered":
             if queue_id not in self.names:
-                self._meet(event)
-            self.partly.add(queue_id)
+                self._add_queue(event)
+            self.incomplete.add(queue_id)
             self.held[queue_id] = Counter({state: event.details[state] for state in HELD})
         elif what == "left":
             self._check_held(event)
-            self.partly.add(queue_id)
+            self.incomplete.add(queue_id)
         elif what == "removed":
             self._check_held(event)
             if queue_id in self.names:
                 held = len(self.states.pop(queue_id))
-                assert queue_id in self.partly or held == event.details["held"]
+                assert queue_id in self.incomplete or held == event.details["held"]
                 del self.names[queue_id], self.totals[queue_id]
-                self.partly.discard(queue_id)
+                self.incomplete.discard(queue_id)
 
-    def _meet(self, event: Event) -> None:
+    def _add_queue(self, event: Event) -> None:
         assert event.queue_id not in self.names
         self.names[event.queue_id] = event.queue
         self.states[event.queue_id], self.totals[event.queue_id] = {}, Counter()
@@ -107,7 +107,7 @@ class Replay:
         after, held = self._after(event), self.held[event.queue_id]
         held[_before(event)] -= 1
         held[after] += 1
-        if event.queue_id in self.partly:
+        if event.queue_id in self.incomplete:
             return
         states = self.states[event.queue_id]
         assert states.pop(event.id, None) == _before(event), event
@@ -144,7 +144,7 @@ def _before(event: Event) -> str | None:
 
 
 def check_journal(db: sqlite3.Connection, folder: Path) -> None:
-    """Of a file whose journal has been on from the start: what the log has of it, then what the store still has."""
+    """Check a file whose journal was on from the start: replay the log, then the events still in the store."""
     replay = Replay()
     if folder.exists():
         replay.play(log_events(folder))
@@ -172,7 +172,7 @@ def check_counters(db: Database, replay: Replay) -> None:
         counters, held = counter_row(db, queue_id), replay.held[queue_id]
         kept = {WAITING: counters["ready"] + counters["scheduled"], **{n: counters[n] for n in (LEASED, DEAD)}}
         assert kept == {state: held[state] for state in HELD}, name
-        if queue_id in replay.partly:
+        if queue_id in replay.incomplete:
             continue
         counted, totals = Counter(replay.states[queue_id].values()), replay.totals[queue_id]
         kept[ARCHIVED] = counters[ARCHIVED]
@@ -188,7 +188,7 @@ def events_in(db: sqlite3.Connection) -> Iterator[Event]:
 
 
 def split(offset: int, records: bytes) -> Iterator[Event]:
-    """Records back to back, each verified."""
+    """Decode records that lie back to back, and verify each checksum."""
     position = 0
     while position < len(records):
         length, checksum, at, kind, _, _, _ = struct.unpack_from("<IIqBBHI", records, position)

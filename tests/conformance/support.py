@@ -36,8 +36,8 @@ from penstock.store.sqlite import SqliteStore
 from tests.conformance.recount import check_tables
 from tests.conformance.replay import check_journal
 
+# The first millisecond of a minute.
 START_MS = 1_700_000_040_000
-"""The first millisecond of a minute."""
 MINUTE_MS = 60_000
 PATIENCE_SECONDS = 30.0
 
@@ -51,21 +51,21 @@ class Clock:
         return self.now
 
     def monotonic(self) -> float:
-        """In seconds, for what is not to be moved by whoever sets the clock."""
+        """Return the elapsed time in seconds, unaffected by `set`."""
         return (self.now - self._leapt) / 1000
 
     def advance(self, ms: int) -> None:
-        """Time passes."""
+        """Let time pass."""
         self.now += ms
 
     def set(self, ms: int) -> None:
-        """Someone sets the clock."""
+        """Set the clock, as an administrator or NTP would."""
         self._leapt += ms - self.now
         self.now = ms
 
 
 class StoreUnderTest:
-    """Everything of the store itself is passed through; `q` is the queue where a test names none."""
+    """Wraps a store and forwards to it. Commands go to queue `q` unless a test names another."""
 
     _journal = True
 
@@ -80,15 +80,15 @@ class StoreUnderTest:
         return getattr(self.store, name)
 
     def open_another(self) -> Store:
-        """One more store on the same database, as another process would have."""
-        # What a power cut does is for the crash tests; here waiting for the disk would only cost time.
+        """Open another store on the same database, as another process would."""
+        # Power cuts are covered by the crash tests. Waiting for fsync here would only slow the tests down.
         how: dict[str, Any] = {"durability": "relaxed", "journal": self._journal}
         store = SqliteStore(self.path, clock=self.clock, monotonic=self.clock.monotonic, **how)
         self._opened.append(store)
         return store
 
     def check(self) -> None:
-        """Look straight into the tables, where there is a file to look into."""
+        """Check the tables directly, unless the store is in memory."""
         if self.persists:
             with closing(sqlite3.connect(self.path)) as db:
                 check_tables(db)
@@ -100,7 +100,7 @@ class StoreUnderTest:
         self.store = self.open_another()
 
     def switch_journal(self, on: bool) -> None:
-        """By opening the store once more, so."""
+        """Reopen the store with the journal on or off."""
         self._journal = on
         self.reopen()
 
@@ -116,7 +116,7 @@ class StoreUnderTest:
         return outcome
 
     def make(self, queue: str = "q", **options: Any) -> QueueInfo:
-        """Create a queue with these options, or change them."""
+        """Create a queue with these options, or change its options."""
         info: QueueInfo = self.do(Configure(queue=queue, changes=options, create=QueueOptions())).info
         return info
 
@@ -142,7 +142,7 @@ class StoreUnderTest:
         return message
 
     def drain(self, queue: str = "q") -> list[str]:
-        """Lease one by one until there is nothing: the order in which a consumer sees the queue."""
+        """Lease messages one by one until the queue is empty, and return their payloads in order."""
         found: list[str] = []
         while leased := self.lease(queue):
             found += texts(leased)
@@ -172,7 +172,7 @@ class StoreUnderTest:
         return self.settle(Release, leased).results
 
     def bury(self, *payloads: str, queue: str = "q", error: str = "broken", **fields: Any) -> list[int]:
-        """Push messages that use up their attempts at once."""
+        """Push messages and nack each until it is a dead letter."""
         attempts = self.make(queue).options.max_attempts
         ids = self.push(*payloads, queue=queue, **fields)
         for _ in range(attempts):
@@ -190,7 +190,7 @@ class StoreUnderTest:
         return outcome
 
     def pages(self, state: State, queue: str = "q", limit: int = 100) -> list[StoredMessage]:
-        """All messages of one state, page by page."""
+        """Return all messages in one state, read page by page."""
         found: list[StoredMessage] = []
         after: str | None = None
         while True:
@@ -210,13 +210,13 @@ class StoreUnderTest:
         return info
 
     def counts(self, queue: str = "q") -> dict[str, int]:
-        """How many messages are in each state that has any."""
+        """Return the number of messages in each non-empty state."""
         info = self.info(queue)
         return {str(state): getattr(info, state) for state in State if getattr(info, state)}
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    """What another process or thread is about to do."""
+    """Wait until another process or thread has done its part."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         assert time.monotonic() < deadline
@@ -232,5 +232,5 @@ def ids(messages: Iterable[Delivery | StoredMessage]) -> list[int]:
 
 
 def push_command(payload: str, queue: str = "q", **fields: Any) -> Push:
-    """A push of one message that makes its queue."""
+    """Build a push of one message that creates its queue if necessary."""
     return Push(queue=queue, messages=[PushItem(payload=payload.encode(), **fields)], create=QueueOptions())

@@ -15,7 +15,7 @@ EVERY_STATE = {"ready": 3, "scheduled": 1, "leased": 2, "dead": 1, "archived": 1
 
 
 def fill(store: StoreUnderTest, queue: str = "q") -> dict[str, int]:
-    """One message in each state, by name; the ready and the leased in each of their kinds."""
+    """Push one message for each state, plus the variants of ready and leased, and return their ids by name."""
     store.make(queue, max_attempts=1, archive_ms=None)
     store.bury("dead-leased", "dead", queue=queue)
     store.lease(queue + ".dlq", lease_ms=10_000)
@@ -55,7 +55,7 @@ def test_a_message_can_be_removed_in_any_state(store: StoreUnderTest, name: str,
     assert store.info().totals.removed == 1
 
 
-def test_removing_counts_only_what_was_there(store: StoreUnderTest) -> None:
+def test_remove_counts_only_existing_messages(store: StoreUnderTest) -> None:
     first, second = store.push("a", "b")
     (elsewhere,) = store.push("c", queue="other")
     outcome = store.do(Remove(queue="q", ids=[second, second, 0, -5, 99, elsewhere, 1 << 44 | first]))
@@ -65,14 +65,14 @@ def test_removing_counts_only_what_was_there(store: StoreUnderTest) -> None:
 
 
 @pytest.mark.parametrize("message_id", [1 << 44 | 1, 1 << 45 | 1, 2**63, -(2**63), 2**80])
-def test_an_id_beyond_all_ids_removes_nothing(store: StoreUnderTest, message_id: int) -> None:
+def test_removing_an_id_out_of_range_removes_nothing(store: StoreUnderTest, message_id: int) -> None:
     store.push("a", priority=1)
     assert store.do(Remove(queue="q", ids=[message_id])).removed == 0
     assert store.counts() == {"ready": 1}
     assert store.drain() == ["a"]
 
 
-def test_a_removed_lease_is_unknown_to_its_consumer(store: StoreUnderTest) -> None:
+def test_acking_a_removed_message_returns_unknown(store: StoreUnderTest) -> None:
     store.push("a")
     leased = store.lease_one()
     store.do(Remove(queue="q", ids=[leased.id]))
@@ -88,20 +88,20 @@ def test_a_purge_empties_one_state_and_no_other(store: StoreUnderTest, state: St
     assert store.counts("other") == EVERY_STATE
 
 
-def test_a_purge_is_of_what_waits_unless_told_otherwise(store: StoreUnderTest) -> None:
+def test_a_purge_removes_waiting_messages_by_default(store: StoreUnderTest) -> None:
     fill(store)
     assert store.do(Purge(queue="q")).removed == 4
     assert store.counts() == {"leased": 2, "dead": 1, "archived": 1}
     assert store.lease() == []
 
 
-def test_a_purge_by_the_name_of_the_dead_letters_is_of_them(store: StoreUnderTest) -> None:
+def test_purging_the_dead_letter_name_removes_only_dead_letters(store: StoreUnderTest) -> None:
     fill(store)
     assert store.do(Purge(queue="q.dlq")).removed == 1
     assert store.counts() == {"ready": 3, "scheduled": 1, "leased": 2, "archived": 1}
 
 
-def test_a_purge_keeps_what_arrived_after_its_bound(store: StoreUnderTest) -> None:
+def test_a_purge_keeps_messages_newer_than_its_bound(store: StoreUnderTest) -> None:
     store.push("a")
     store.push("b", priority=1)
     bound = store.push("c", delay_ms=50)[0]
@@ -114,7 +114,7 @@ def test_a_purge_keeps_what_arrived_after_its_bound(store: StoreUnderTest) -> No
     assert store.counts() == {"scheduled": 1, "leased": 2}
 
 
-def test_a_purge_in_steps_removes_all_of_what_there_was_at_first(store: StoreUnderTest) -> None:
+def test_a_purge_in_steps_removes_everything_present_at_its_start(store: StoreUnderTest) -> None:
     for number in range(10):
         store.push(str(number), priority=number % 2)
     removed, bound, steps = 0, None, 0
@@ -129,7 +129,7 @@ def test_a_purge_in_steps_removes_all_of_what_there_was_at_first(store: StoreUnd
     assert set(store.drain()) == {"meanwhile"}
 
 
-def test_a_queue_is_created_with_what_is_not_among_the_changes(store: StoreUnderTest) -> None:
+def test_creating_a_queue_combines_defaults_and_changes(store: StoreUnderTest) -> None:
     command = Configure(queue="q", changes={"lease_ms": 9}, create=QueueOptions(max_attempts=2))
     made = store.do(command)
     assert (made.created, made.changed) == (True, True)
@@ -140,7 +140,7 @@ def test_a_queue_is_created_with_what_is_not_among_the_changes(store: StoreUnder
         store.do(Configure(queue="none", changes={}))
 
 
-def test_a_change_touches_only_what_it_names(store: StoreUnderTest) -> None:
+def test_configure_changes_only_the_given_options(store: StoreUnderTest) -> None:
     before = store.make(lease_ms=9, archive_ms=None).options
     changed = store.do(Configure(queue="q", changes={"ttl_ms": 5, "push_rate": 3}))
     assert changed.changed
@@ -174,7 +174,7 @@ def test_an_exact_create_refuses_a_queue_with_other_options(store: StoreUnderTes
         ("colour", "red"),
     ],
 )
-def test_a_wrong_option_is_named_and_changes_nothing(store: StoreUnderTest, name: str, value: Any) -> None:
+def test_an_invalid_option_is_named_and_changes_nothing(store: StoreUnderTest, name: str, value: Any) -> None:
     store.make()
     for command in (
         Configure(queue="q", changes={"priority": 3, name: value}),
@@ -188,7 +188,7 @@ def test_a_wrong_option_is_named_and_changes_nothing(store: StoreUnderTest, name
     assert store.find_queue("new") is None
 
 
-def test_options_that_apply_at_once_apply_at_once(store: StoreUnderTest) -> None:
+def test_changed_options_apply_to_the_next_lease(store: StoreUnderTest) -> None:
     store.push("a", "b")
     store.lease()
     store.make(max_in_flight=1)
@@ -198,7 +198,7 @@ def test_options_that_apply_at_once_apply_at_once(store: StoreUnderTest) -> None
     assert leased.leased_until == store.clock.now + 5
 
 
-def test_a_pause_says_whether_it_changed_anything(store: StoreUnderTest) -> None:
+def test_a_pause_reports_if_it_changed_anything(store: StoreUnderTest) -> None:
     store.make()
     assert store.do(Pause(queue="q")).changed
     assert not store.do(Pause(queue="q")).changed
@@ -207,7 +207,7 @@ def test_a_pause_says_whether_it_changed_anything(store: StoreUnderTest) -> None
         store.do(Pause(queue="none"))
 
 
-def test_a_queue_that_holds_messages_is_dropped_only_by_force(store: StoreUnderTest) -> None:
+def test_a_queue_with_messages_is_dropped_only_with_force(store: StoreUnderTest) -> None:
     fill(store)
     with pytest.raises(QueueNotEmpty) as refused:
         store.do(Drop(queue="q"))
@@ -218,7 +218,7 @@ def test_a_queue_that_holds_messages_is_dropped_only_by_force(store: StoreUnderT
     assert store.sweep().more is False
 
 
-def test_a_queue_made_again_under_an_old_name_is_new(store: StoreUnderTest) -> None:
+def test_a_recreated_queue_starts_empty(store: StoreUnderTest) -> None:
     old = fill(store)
     store.send(PushItem(payload=b"x", key="k"))
     store.do(Drop(queue="q", force=True))

@@ -1,4 +1,4 @@
-"""A lease of many messages is many leases: each can be settled alone, in any order, and expires like any other."""
+"""A batch lease acts as many single leases: each message is settled alone, in any order, and expires on its own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ parts = pytest.mark.parametrize("part", PARTS, ids=str)
 
 @pytest.fixture(params=["one after the other", "with gaps"])
 def batch(request: pytest.FixtureRequest, store: StoreUnderTest) -> list[Delivery]:
-    """A leased batch; with gaps, another queue and a message with a priority have ids between."""
+    """A leased batch. With gaps, ids in between belong to another queue and to a delayed message."""
     for number in range(COUNT):
         store.push(str(number))
         if request.param == "with gaps":
@@ -51,8 +51,8 @@ def batch(request: pytest.FixtureRequest, store: StoreUnderTest) -> list[Deliver
     return leased
 
 
-def chosen(batch: Sequence[Delivery], part: Sequence[int]) -> tuple[list[Delivery], list[Delivery]]:
-    """Return the messages of these numbers, and all others."""
+def split_batch(batch: Sequence[Delivery], part: Sequence[int]) -> tuple[list[Delivery], list[Delivery]]:
+    """Return the messages at these positions, and all others."""
     return [batch[number] for number in part], [each for number, each in enumerate(batch) if number not in part]
 
 
@@ -62,7 +62,7 @@ def test_part_of_a_batch_is_acked(
     store: StoreUnderTest, batch: list[Delivery], part: list[int], archive_ms: int | None
 ) -> None:
     store.make(archive_ms=archive_ms)
-    acked, others = chosen(batch, part)
+    acked, others = split_batch(batch, part)
     assert store.ack(*acked) == [OK] * len(acked)
     assert sorted(ids(store.pages(State.LEASED))) == ids(others)
     assert sorted(ids(store.pages(State.ARCHIVED))) == (sorted(ids(acked)) if archive_ms is None else [])
@@ -74,10 +74,10 @@ def test_part_of_a_batch_is_acked(
 
 
 @parts
-def test_the_same_part_acked_again_gets_the_same_answer(
+def test_acking_the_same_part_again_succeeds_without_effect(
     store: StoreUnderTest, batch: list[Delivery], part: list[int]
 ) -> None:
-    acked, _ = chosen(batch, part)
+    acked, _ = split_batch(batch, part)
     for _ in range(2):
         assert store.ack(*acked) == [OK] * len(acked)
     assert store.info().totals.acked == len(acked)
@@ -87,10 +87,10 @@ def test_the_same_part_acked_again_gets_the_same_answer(
 
 
 @parts
-def test_a_part_that_is_nacked_comes_back_and_the_rest_stays(
+def test_a_nacked_part_is_redelivered_and_the_rest_stays_leased(
     store: StoreUnderTest, batch: list[Delivery], part: list[int]
 ) -> None:
-    nacked, others = chosen(batch, part)
+    nacked, others = split_batch(batch, part)
     outcome = store.nack(*nacked, delay_ms=0, error="broken")
     assert outcome.states == [State.READY] * len(nacked)
     again = store.lease(limit=COUNT)
@@ -104,10 +104,10 @@ def test_a_part_that_is_nacked_comes_back_and_the_rest_stays(
 
 
 @parts
-def test_a_part_that_is_released_keeps_its_order_and_its_attempts(
+def test_a_released_part_keeps_its_order_and_attempts(
     store: StoreUnderTest, batch: list[Delivery], part: list[int]
 ) -> None:
-    released, others = chosen(batch, part)
+    released, others = split_batch(batch, part)
     assert store.release(*released) == [OK] * len(released)
     again = store.lease(limit=COUNT)
     assert ids(again) == sorted(ids(released))
@@ -116,10 +116,10 @@ def test_a_part_that_is_released_keeps_its_order_and_its_attempts(
 
 
 @parts
-def test_a_part_that_is_extended_outlives_the_rest(
+def test_an_extended_part_outlives_the_rest(
     store: StoreUnderTest, clock: Clock, batch: list[Delivery], part: list[int]
 ) -> None:
-    extended, others = chosen(batch, part)
+    extended, others = split_batch(batch, part)
     assert store.extend(*extended, lease_ms=5 * LEASE_MS).results == [OK] * len(extended)
     assert {each.leased_until for each in store.pages(State.LEASED) if each.id in ids(extended)} == {
         clock.now + 5 * LEASE_MS
@@ -133,10 +133,10 @@ def test_a_part_that_is_extended_outlives_the_rest(
 
 
 @parts
-def test_a_message_that_is_removed_takes_no_other_with_it(
+def test_removing_a_message_leaves_the_rest_of_its_batch(
     store: StoreUnderTest, clock: Clock, batch: list[Delivery], part: list[int]
 ) -> None:
-    removed, others = chosen(batch, part)
+    removed, others = split_batch(batch, part)
     assert store.do(Remove(queue="q", ids=ids(removed))).removed == len(removed)
     assert store.ack(*removed) == [UNKNOWN] * len(removed)
     assert sorted(ids(store.pages(State.LEASED))) == ids(others)
@@ -145,10 +145,10 @@ def test_a_message_that_is_removed_takes_no_other_with_it(
 
 
 @parts
-def test_what_is_left_of_a_batch_expires(
+def test_the_unsettled_rest_of_a_batch_expires(
     store: StoreUnderTest, clock: Clock, batch: list[Delivery], part: list[int]
 ) -> None:
-    acked, others = chosen(batch, part)
+    acked, others = split_batch(batch, part)
     store.ack(*acked)
     clock.advance(LEASE_MS)
     again = store.lease(limit=COUNT)
@@ -176,7 +176,9 @@ def test_a_batch_is_acked_piece_by_piece_from_its_start(store: StoreUnderTest, b
     assert store.info().leased == 0
 
 
-def test_what_is_left_behind_an_acked_piece_expires(store: StoreUnderTest, batch: list[Delivery], clock: Clock) -> None:
+def test_the_rest_after_a_partly_acked_batch_expires(
+    store: StoreUnderTest, batch: list[Delivery], clock: Clock
+) -> None:
     store.ack(*batch[:2])
     clock.advance(LEASE_MS)
     assert store.ack(*batch[2:4]) == [STALE, STALE]
@@ -202,7 +204,7 @@ def test_a_message_of_a_batch_is_settled_without_its_token(store: StoreUnderTest
     assert sorted(ids(store.pages(State.LEASED))) == [batch[0].id, batch[1].id, batch[5].id]
 
 
-def test_an_id_between_those_of_a_batch_is_not_acked(store: StoreUnderTest) -> None:
+def test_an_id_between_the_ids_of_a_batch_is_not_acked(store: StoreUnderTest) -> None:
     store.push("a")
     (elsewhere,) = store.push("elsewhere", queue="other")
     (urgent,) = store.push("urgent", delay_ms=LEASE_MS)
@@ -241,7 +243,7 @@ def test_batches_of_one_commit_have_their_own_leases(store: StoreUnderTest) -> N
     assert store.counts() == {}
 
 
-def test_a_batch_in_which_one_was_leased_before_is_one_batch(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_batch_may_include_a_message_that_was_leased_before(store: StoreUnderTest, clock: Clock) -> None:
     store.push("a")
     store.release(store.lease_one())
     store.push("b", "c")
@@ -272,7 +274,7 @@ def settle(store: Store, verb: Verb, batch: Sequence[Delivery]) -> Any:
 def test_a_batch_is_acked_after_its_process_was_killed(shared: StoreUnderTest) -> None:
     shared.push(*"abcdef")
     batch = shared.lease(limit=6, worker="w")
-    # The store is left as it is, and another one opens what it wrote.
+    # Abandon the store without closing it, and let another one open what it wrote.
     shared.store = shared.open_another()
     assert {each.worker for each in shared.pages(State.LEASED)} == {"w"}
     assert shared.ack(*batch[:3]) == [OK] * 3
@@ -280,7 +282,7 @@ def test_a_batch_is_acked_after_its_process_was_killed(shared: StoreUnderTest) -
     assert shared.ack(*batch) == [OK] * 6
 
 
-def test_a_transaction_that_is_undone_leaves_the_batch_as_it_was(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_rolled_back_transaction_leaves_the_batch_unchanged(store: StoreUnderTest, clock: Clock) -> None:
     store.push(*"abcd")
     batch = store.lease(limit=4, lease_ms=LEASE_MS)
     stale = SettleItem(batch[0].id, "00" * 16)
@@ -294,7 +296,7 @@ def test_a_transaction_that_is_undone_leaves_the_batch_as_it_was(store: StoreUnd
 
 
 @pytest.mark.parametrize("verb", [Ack, Nack])
-def test_a_single_settle_that_is_undone_leaves_the_batch_as_it_was(store: StoreUnderTest, verb: Any) -> None:
+def test_a_rolled_back_single_settle_leaves_the_batch_unchanged(store: StoreUnderTest, verb: Any) -> None:
     store.push(*"abcde")
     batch = store.lease(limit=5)
     first, second, *rest = (SettleItem(each.id, each.token) for each in batch)
@@ -310,7 +312,7 @@ def test_a_single_settle_that_is_undone_leaves_the_batch_as_it_was(store: StoreU
         assert store.do(Ack(queue="q", items=[item])).results == [OK]
 
 
-def test_a_lease_that_is_undone_leaves_nothing_behind(store: StoreUnderTest) -> None:
+def test_a_rolled_back_lease_leaves_nothing_behind(store: StoreUnderTest) -> None:
     store.push(*"abcde")
     with pytest.raises((UnknownMessage, LeaseLost)):
         store.do(Transact(commands=[Lease(queue="q", limit=1), Ack(queue="q", items=[SettleItem(1 << 40, "00" * 16)])]))
@@ -318,9 +320,7 @@ def test_a_lease_that_is_undone_leaves_nothing_behind(store: StoreUnderTest) -> 
     assert [store.ack(each) for each in batch] == [[OK]] * 5
 
 
-def test_a_lease_that_expired_in_a_transaction_that_was_undone_expires_again(
-    store: StoreUnderTest, clock: Clock
-) -> None:
+def test_a_lease_that_expired_in_a_rolled_back_transaction_expires_again(store: StoreUnderTest, clock: Clock) -> None:
     store.push("a", queue="ns/t/q")
     store.do(Lease(queue="ns/t/q", lease_ms=LEASE_MS))
     clock.advance(LEASE_MS + 100)
@@ -353,7 +353,7 @@ def test_a_purge_removes_leased_messages_in_steps(store: StoreUnderTest) -> None
     assert ids(store.pages(State.LEASED)) == [up_to]
 
 
-def test_a_purge_up_to_an_id_passes_leases_of_newer_messages(store: StoreUnderTest) -> None:
+def test_a_purge_up_to_an_id_keeps_leases_of_newer_messages(store: StoreUnderTest) -> None:
     store.push(*map(str, range(10)))
     store.lease(limit=5, lease_ms=60_000)
     first, *_ = store.lease(limit=5, lease_ms=10_000)
@@ -377,7 +377,7 @@ def test_a_large_batch_expires_in_steps(store: StoreUnderTest, clock: Clock) -> 
     assert texts(store.lease(limit=count)) == [str(number) for number in range(count)]
 
 
-def test_all_of_a_batch_is_seen_page_by_page(store: StoreUnderTest) -> None:
+def test_every_message_of_a_batch_is_listed_page_by_page(store: StoreUnderTest) -> None:
     for _ in range(4):
         store.push(*"abcde")
         store.push("elsewhere", queue="other")
@@ -394,7 +394,7 @@ def test_all_of_a_batch_is_seen_page_by_page(store: StoreUnderTest) -> None:
         assert (found.state, found.attempts) == (State.LEASED, 1)
 
 
-def test_a_message_whose_id_lies_within_a_batch_has_its_own_lease(store: StoreUnderTest) -> None:
+def test_a_message_with_an_id_within_a_batch_has_its_own_lease(store: StoreUnderTest) -> None:
     store.push("a")
     (urgent,) = store.push("urgent", priority=1)
     store.push("b")
@@ -420,7 +420,7 @@ def test_a_batch_counts_against_max_in_flight(store: StoreUnderTest, clock: Cloc
     assert texts(store.lease(limit=9)) == ["a", "c", "d"]
 
 
-def test_a_batch_dies_message_by_message(store: StoreUnderTest, clock: Clock) -> None:
+def test_messages_of_a_batch_are_dead_lettered_one_by_one(store: StoreUnderTest, clock: Clock) -> None:
     store.make(max_attempts=1)
     store.push(*"abcd")
     batch = store.lease(limit=4, lease_ms=LEASE_MS)

@@ -1,4 +1,4 @@
-"""A push in the caller's transaction behaves like any push, from the commit on."""
+"""A push in the caller's transaction behaves like any other push once the transaction commits."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def open_connection(store: StoreUnderTest) -> Any:
 
 
 @pytest.fixture
-def mine(shared: StoreUnderTest) -> Iterator[Any]:
-    """A connection of the caller's own."""
+def connection(shared: StoreUnderTest) -> Iterator[Any]:
+    """The caller's own connection."""
     connection = open_connection(shared)
     yield connection
     connection.close()
@@ -48,16 +48,16 @@ def sql_push(store: PostgresUnderTest, connection: psycopg.Connection, *args: An
     return int(row[0])
 
 
-def test_it_is_there_after_the_commit_and_gone_after_a_rollback(shared: StoreUnderTest, mine: Any) -> None:
+def test_a_push_commits_and_rolls_back_with_the_transaction(shared: StoreUnderTest, connection: Any) -> None:
     shared.make()
-    shared.push_on(mine, push_command("kept"))
-    mine.execute("SAVEPOINT mine")
-    shared.push_on(mine, push_command("undone"))
-    mine.execute("ROLLBACK TO SAVEPOINT mine")
+    shared.push_on(connection, push_command("kept"))
+    connection.execute("SAVEPOINT mine")
+    shared.push_on(connection, push_command("undone"))
+    connection.execute("ROLLBACK TO SAVEPOINT mine")
     assert shared.counts() == {}
-    mine.commit()
-    shared.push_on(mine, push_command("rolled back"))
-    mine.rollback()
+    connection.commit()
+    shared.push_on(connection, push_command("rolled back"))
+    connection.rollback()
     assert shared.counts() == {"ready": 1}
     assert shared.drain() == ["kept"]
 
@@ -82,20 +82,20 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_it_stores_counts_and_tells_what_any_push_does(
-    shared: StoreUnderTest, mine: Any, options: dict[str, Any]
+def test_a_push_is_stored_counted_and_journalled_like_any_other(
+    shared: StoreUnderTest, connection: Any, options: dict[str, Any]
 ) -> None:
     for queue in ("n/t/theirs", "n/t/mine"):
         shared.make(queue, **options)
     receipts = [
         shared.do(Push(queue="n/t/theirs", messages=MESSAGES)).receipts,
-        shared.push_on(mine, Push(queue="n/t/mine", messages=MESSAGES)),
+        shared.push_on(connection, Push(queue="n/t/mine", messages=MESSAGES)),
     ]
-    mine.commit()
+    connection.commit()
     assert [[r.duplicate for r in each] for each in receipts] == [[n == 4 for n in range(len(MESSAGES))]] * 2
     assert all(each[4].id == each[3].id and each[4].uuid == each[3].uuid for each in receipts)
     shared.clock.advance(2_000)
-    for look in (_stored, _counted, _told):
+    for look in (_stored, _counted, _journalled):
         theirs, own = (look(shared, queue) for queue in ("n/t/theirs", "n/t/mine"))
         assert theirs == own
     assert shared.try_lease(scope="n", limit=20).messages or "delay_ms" in options
@@ -110,55 +110,57 @@ def _counted(store: StoreUnderTest, queue: str) -> Any:
     return msgspec.structs.replace(store.info(queue), name="")
 
 
-def _told(store: StoreUnderTest, queue: str) -> list[Any]:
+def _journalled(store: StoreUnderTest, queue: str) -> list[Any]:
     if not store._journal:
         return []
     events = [event for event in events_of(store) if event.queue == queue and event.kind == "pushed"]
-    told = {event.pushed_at: event for event in events}
-    assert all(event.uuid for event in told.values())
+    by_time = {event.pushed_at: event for event in events}
+    assert all(event.uuid for event in by_time.values())
     return [
         msgspec.structs.replace(event, offset=0, number=0, id=0, uuid="", queue="", queue_id=0)
         for event in sorted(events, key=lambda event: event.id or 0)
     ]
 
 
-def test_keys_are_one_space_with_those_of_other_pushes(shared: StoreUnderTest, mine: Any) -> None:
+def test_keys_are_shared_with_other_pushes(shared: StoreUnderTest, connection: Any) -> None:
     shared.make()
     first = shared.push("a", key="theirs")
-    (again,) = shared.push_on(mine, push_command("b", key="theirs"))
+    (again,) = shared.push_on(connection, push_command("b", key="theirs"))
     assert (again.id, again.duplicate) == (first[0], True)
-    (fresh,) = shared.push_on(mine, push_command("c", key="mine"))
-    mine.commit()
+    (fresh,) = shared.push_on(connection, push_command("c", key="mine"))
+    connection.commit()
     assert shared.push("d", key="mine") == [fresh.id]
     assert shared.drain() == ["a", "c"]
-    # After its window a key is free, as soon as its message has gone.
+    # A key is free once its window has passed and its message is gone.
     shared.clock.advance(2 * 86_400_000)
-    (free,) = shared.push_on(mine, push_command("e", key="mine"))
+    (free,) = shared.push_on(connection, push_command("e", key="mine"))
     assert free.duplicate
-    mine.rollback()
+    connection.rollback()
     for message in shared.lease(limit=9):
         shared.ack(message)
-    (free,) = shared.push_on(mine, push_command("f", key="mine"))
-    mine.commit()
+    (free,) = shared.push_on(connection, push_command("f", key="mine"))
+    connection.commit()
     assert not free.duplicate
     assert shared.drain() == ["f"]
 
 
-def test_a_refused_push_changes_nothing_and_leaves_the_transaction_usable(shared: StoreUnderTest, mine: Any) -> None:
+def test_a_refused_push_changes_nothing_and_leaves_the_transaction_usable(
+    shared: StoreUnderTest, connection: Any
+) -> None:
     shared.make(max_size=2)
     shared.make("slow", push_rate=1, push_burst=2)
     with pytest.raises(UnknownQueue):
-        shared.push_on(mine, Push(queue="none", messages=[PushItem(payload=b"x")]))
-    shared.push_on(mine, push_command("a", key="1"))
+        shared.push_on(connection, Push(queue="none", messages=[PushItem(payload=b"x")]))
+    shared.push_on(connection, push_command("a", key="1"))
     with pytest.raises(QueueFull, match=r"is full \(1 of at most 2"):
-        shared.push_on(mine, Push(queue="q", messages=[PushItem(payload=b"x", key=str(n)) for n in range(4)]))
+        shared.push_on(connection, Push(queue="q", messages=[PushItem(payload=b"x", key=str(n)) for n in range(4)]))
     for key in ("2", "1"):
-        shared.push_on(mine, push_command("b", key=key))
-    shared.push_on(mine, Push(queue="slow", messages=[PushItem(payload=b"x")] * 2))
+        shared.push_on(connection, push_command("b", key=key))
+    shared.push_on(connection, Push(queue="slow", messages=[PushItem(payload=b"x")] * 2))
     with pytest.raises(RateLimited) as refused:
-        shared.push_on(mine, push_command("y", queue="slow"))
+        shared.push_on(connection, push_command("y", queue="slow"))
     assert 0 < refused.value.retry_after_ms <= 1_001
-    mine.commit()
+    connection.commit()
     assert (shared.drain(), shared.drain("slow")) == (["a", "b"], ["x", "x"])
     with pytest.raises(RateLimited):
         shared.push("z", queue="slow")
@@ -166,25 +168,25 @@ def test_a_refused_push_changes_nothing_and_leaves_the_transaction_usable(shared
     shared.push("z", queue="slow")
 
 
-def test_what_has_expired_does_not_fill_the_queue(shared: StoreUnderTest, mine: Any) -> None:
+def test_expired_messages_do_not_count_against_max_size(shared: StoreUnderTest, connection: Any) -> None:
     shared.make(max_size=2)
     shared.push("ready", ttl_ms=1_000)
     shared.push("scheduled", delay_ms=100, ttl_ms=1_000)
     with pytest.raises(QueueFull):
-        shared.push_on(mine, push_command("early"))
+        shared.push_on(connection, push_command("early"))
     shared.clock.advance(1_000)
-    shared.push_on(mine, push_command("fits"))
-    mine.commit()
+    shared.push_on(connection, push_command("fits"))
+    connection.commit()
     assert shared.drain() == ["fits"]
 
 
-def test_a_connection_that_commits_itself_keeps_each_push(shared: StoreUnderTest, mine: Any) -> None:
+def test_an_autocommit_connection_commits_each_push(shared: StoreUnderTest, connection: Any) -> None:
     shared.make()
-    if isinstance(mine, sqlite3.Connection):
-        mine.isolation_level = None
+    if isinstance(connection, sqlite3.Connection):
+        connection.isolation_level = None
     else:
-        mine.autocommit = True
-    shared.push_on(mine, push_command("a"))
+        connection.autocommit = True
+    shared.push_on(connection, push_command("a"))
     assert shared.drain() == ["a"]
 
 
@@ -201,14 +203,16 @@ def test_a_connection_to_another_database_is_refused(shared: StoreUnderTest, tmp
     other.close()
 
 
-# What only a database server can do: many transactions at a time.
+# Tests that need a database server, because several transactions are open at once.
 
 
 @pytest.mark.parametrize("queue", ["q", "n/t/x", "slow"])
-def test_an_open_transaction_holds_nobody_up(on_server: PostgresUnderTest, own: psycopg.Connection, queue: str) -> None:
+def test_an_open_transaction_does_not_block_others(
+    on_server: PostgresUnderTest, own: psycopg.Connection, queue: str
+) -> None:
     on_server.make(queue, **({"push_rate": 1_000.0} if queue == "slow" else {}))
     on_server.push_on(own, push_command("late", queue))
-    # Were it to wait for the other's lock, this would fail.
+    # If this push waited for the lock of the open transaction, it would fail.
     for wire in on_server._pool._idle:
         wire.connection.execute("SET lock_timeout = '5s'")
     on_server.push("early", queue=queue)
@@ -247,13 +251,13 @@ CHANGES: list[Command[Any]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: type(change).__name__)
-def test_a_change_of_a_queue_gives_up_while_a_transaction_is_open(
+def test_changing_a_queue_times_out_while_a_transaction_is_open(
     on_server: PostgresUnderTest, own: psycopg.Connection, change: Command[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction, "CHANGE_WAIT_MS", 100)
     on_server.make()
     sql_push(on_server, own, "q", '{"a": 1}')
-    # What is in the same batch does not suffer.
+    # The other command in the same batch still succeeds.
     refused, made = on_server.store.apply([change, Configure(queue="other", changes={}, create=QueueOptions())])
     assert isinstance(refused, TryLater)
     assert made.created
@@ -264,7 +268,7 @@ def test_a_change_of_a_queue_gives_up_while_a_transaction_is_open(
     on_server.do(change)
 
 
-def test_a_push_of_a_key_in_an_open_transaction_gives_up_alone(
+def test_a_push_with_a_key_of_an_open_transaction_fails_alone(
     on_server: PostgresUnderTest, own: psycopg.Connection
 ) -> None:
     on_server.make()
@@ -279,7 +283,7 @@ def test_a_push_of_a_key_in_an_open_transaction_gives_up_alone(
     assert on_server.drain() == ["first"]
 
 
-def test_a_transaction_that_sees_an_old_moment_can_push(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
+def test_a_transaction_with_an_old_snapshot_can_push(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
     on_server.make()
     own.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     own.execute("SELECT 1")
@@ -289,9 +293,7 @@ def test_a_transaction_that_sees_an_old_moment_can_push(on_server: PostgresUnder
     assert on_server.drain() == ["a", "b"]
 
 
-def test_the_callers_own_way_of_reading_rows_does_no_harm(
-    on_server: PostgresUnderTest, own: psycopg.Connection
-) -> None:
+def test_the_callers_row_factory_does_no_harm(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
     on_server.make()
     own.row_factory = psycopg.rows.dict_row  # type: ignore[assignment]
     with own.pipeline():
@@ -300,7 +302,7 @@ def test_the_callers_own_way_of_reading_rows_does_no_harm(
     assert on_server.drain() == ["a"]
 
 
-# From SQL.
+# SQL functions
 
 
 def test_sql_pushes_json(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
@@ -317,7 +319,7 @@ def test_sql_pushes_json(on_server: PostgresUnderTest, own: psycopg.Connection) 
     assert (plain.id, plain.payload) == (first, b'{"a": 1}')
 
 
-def test_sql_cannot_say_where_a_message_died(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
+def test_sql_cannot_forge_the_origin_of_a_dead_letter(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
     on_server.make()
     forged = {"penstock-origin": "q", "penstock-origin-error": "x"}
     for headers in (forged, forged | {"trace": "x"}):
@@ -326,7 +328,7 @@ def test_sql_cannot_say_where_a_message_died(on_server: PostgresUnderTest, own: 
     assert [message.headers for message in on_server.lease(limit=9)] == [None, {"trace": "x"}]
 
 
-def test_a_trigger_pushes_what_was_inserted(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
+def test_a_trigger_pushes_inserted_rows(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
     on_server.make("orders")
     own.execute(
         f"""
@@ -355,7 +357,7 @@ REFUSED: list[tuple[str | None, dict[str, Any], str]] = [
 ]
 
 
-def test_sql_refuses_what_other_pushes_refuse(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
+def test_sql_refuses_the_same_input_as_other_pushes(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
     on_server.make()
     for payload, options, state in REFUSED:
         with pytest.raises(psycopg.Error) as refused, own.transaction():
@@ -365,7 +367,7 @@ def test_sql_refuses_what_other_pushes_refuse(on_server: PostgresUnderTest, own:
     assert on_server.counts() == {}
 
 
-def test_sql_says_which_queue_is_missing_or_full(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
+def test_an_sql_error_names_the_missing_or_full_queue(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
     on_server.make(max_size=1)
     with pytest.raises(psycopg.errors.UndefinedObject, match='queue "none" does not exist'):
         sql_push(on_server, own, "none", "1")
@@ -375,8 +377,8 @@ def test_sql_says_which_queue_is_missing_or_full(on_server: PostgresUnderTest, o
         sql_push(on_server, own, "q", "1")
 
 
-def test_defaults_of_options_are_those_of_the_model(on_server: PostgresUnderTest) -> None:
-    """The function in the database knows them too, for queues whose options leave them out."""
+def test_sql_defaults_equal_the_model(on_server: PostgresUnderTest) -> None:
+    """The SQL function repeats these defaults for queues that do not set the options."""
     defaults = QueueOptions()
     assert (defaults.delay_ms, defaults.ttl_ms, defaults.dedupe_ms) == (0, None, 86_400_000)
     assert (defaults.max_size, defaults.push_rate, defaults.push_burst, defaults.journal) == (None, None, None, "full")

@@ -1,4 +1,4 @@
-"""A clock that is set back: earlier leases expire at once, and a small step expires none."""
+"""When the clock is set back, earlier leases expire at once, except after a small step."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.conformance.support import Clock, StoreUnderTest, texts
 
 HOUR_MS = 3_600_000
 LEASE_MS = 30_000
+# A step back that does not expire leases.
 SMALL_MS = 4_000
-"""A step that leases survive."""
 
 
 @pytest.mark.parametrize("jump_ms", [10_000 + LEASE_MS, HOUR_MS, 365 * 24 * HOUR_MS])
 @pytest.mark.parametrize("priority", [0, 3])
-def test_a_lease_from_before_the_clock_was_set_back_is_over(
+def test_a_lease_expires_when_the_clock_is_set_back(
     store: StoreUnderTest, clock: Clock, jump_ms: int, priority: int
 ) -> None:
     store.push("a", priority=priority)
@@ -29,7 +29,7 @@ def test_a_lease_from_before_the_clock_was_set_back_is_over(
     assert store.counts() == {}
 
 
-def test_a_lease_that_was_kept_by_extensions_is_over_too(store: StoreUnderTest, clock: Clock) -> None:
+def test_an_extended_lease_expires_when_the_clock_is_set_back(store: StoreUnderTest, clock: Clock) -> None:
     store.push("a")
     first = store.lease_one()
     for _ in range(4):
@@ -40,7 +40,7 @@ def test_a_lease_that_was_kept_by_extensions_is_over_too(store: StoreUnderTest, 
 
 
 @pytest.mark.parametrize("step_ms", [1, 12, 999, SMALL_MS])
-def test_a_small_step_back_ends_no_lease(store: StoreUnderTest, clock: Clock, step_ms: int) -> None:
+def test_a_small_step_back_expires_no_lease(store: StoreUnderTest, clock: Clock, step_ms: int) -> None:
     store.push("a", "b")
     first, second = store.lease(limit=2)
     assert store.settle(Extend, [second]).results == [Settled.OK]
@@ -50,7 +50,7 @@ def test_a_small_step_back_ends_no_lease(store: StoreUnderTest, clock: Clock, st
     assert store.ack(first, second) == [Settled.OK, Settled.OK]
 
 
-def test_a_long_lease_that_was_taken_before_the_time_that_it_is_now_lasts(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_long_lease_survives_if_it_began_before_the_new_time(store: StoreUnderTest, clock: Clock) -> None:
     store.push("a")
     held = store.lease_one(lease_ms=12 * HOUR_MS)
     clock.advance(2 * HOUR_MS)
@@ -68,7 +68,7 @@ def test_a_consumer_may_still_ack_until_the_message_is_leased_again(store: Store
     assert store.ack(held) == [Settled.OK]
 
 
-def test_an_extension_after_the_clock_was_set_back_counts_from_then(store: StoreUnderTest, clock: Clock) -> None:
+def test_an_extension_after_a_step_back_starts_at_the_new_time(store: StoreUnderTest, clock: Clock) -> None:
     store.push("a")
     held = store.lease_one()
     clock.set(clock.now - HOUR_MS)
@@ -78,7 +78,7 @@ def test_an_extension_after_the_clock_was_set_back_counts_from_then(store: Store
     assert store.lease_one().id == held.id
 
 
-def test_dead_letters_leased_before_the_clock_was_set_back_are_dead_again(store: StoreUnderTest, clock: Clock) -> None:
+def test_leased_dead_letters_are_dead_again_after_a_step_back(store: StoreUnderTest, clock: Clock) -> None:
     store.make(max_attempts=1)
     store.push("a")
     store.nack(store.lease_one())
@@ -88,7 +88,7 @@ def test_dead_letters_leased_before_the_clock_was_set_back_are_dead_again(store:
     assert store.counts() == {"dead": 1}
 
 
-def test_all_leases_from_before_are_found_in_bounded_steps(store: StoreUnderTest, clock: Clock) -> None:
+def test_all_earlier_leases_are_found_in_bounded_steps(store: StoreUnderTest, clock: Clock) -> None:
     count = 450
     store.push(*map(str, range(count)))
     assert len(store.lease(limit=count)) == count
@@ -101,7 +101,7 @@ def test_all_leases_from_before_are_found_in_bounded_steps(store: StoreUnderTest
     assert store.counts() == {"ready": count}
 
 
-def test_long_leases_do_not_hide_one_from_before_for_long(store: StoreUnderTest, clock: Clock) -> None:
+def test_long_leases_hide_an_earlier_one_only_briefly(store: StoreUnderTest, clock: Clock) -> None:
     store.push(*map(str, range(301)))
     long = store.lease(limit=300, lease_ms=12 * HOUR_MS)
     clock.advance(2 * HOUR_MS)
@@ -117,7 +117,7 @@ def test_long_leases_do_not_hide_one_from_before_for_long(store: StoreUnderTest,
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_what_a_lease_costs_does_not_grow_with_long_leases(on_file: StoreUnderTest, clock: Clock, limit: int) -> None:
+def test_the_cost_of_a_lease_does_not_grow_with_long_leases(on_file: StoreUnderTest, clock: Clock, limit: int) -> None:
     work: list[int] = []
     for count in (400, 4_000):
         on_file.push(*map(str, range(count)))
@@ -138,7 +138,7 @@ def test_what_a_lease_costs_does_not_grow_with_long_leases(on_file: StoreUnderTe
     assert work[1] < 1.2 * work[0]
 
 
-def test_a_message_of_a_queue_in_use_comes_back_among_the_others(store: StoreUnderTest, clock: Clock) -> None:
+def test_an_expired_message_of_a_busy_queue_is_redelivered(store: StoreUnderTest, clock: Clock) -> None:
     store.push("stuck")
     stuck = store.lease_one()
     clock.set(clock.now - HOUR_MS)

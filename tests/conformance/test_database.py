@@ -20,7 +20,7 @@ from penstock.store.sqlite.configure import QUEUES_MAX
 from tests.conformance.support import Clock, StoreUnderTest, eventually, push_command, texts
 
 
-def test_all_of_it_is_there_after_reopening(shared: StoreUnderTest, clock: Clock) -> None:
+def test_everything_survives_reopening(shared: StoreUnderTest, clock: Clock) -> None:
     shared.make(max_attempts=1, archive_ms=None, lease_ms=77)
     shared.bury("dead")
     shared.push("archived")
@@ -48,7 +48,7 @@ def test_a_store_dropped_without_closing_loses_nothing(shared: StoreUnderTest) -
     assert shared.drain() == ["b"]
 
 
-def test_a_closed_store_says_so(store: StoreUnderTest) -> None:
+def test_a_closed_store_raises_store_closed(store: StoreUnderTest) -> None:
     store.make()
     store.close()
     store.close()
@@ -78,7 +78,7 @@ def test_two_stores_on_one_database_see_each_others_work(shared: StoreUnderTest,
     assert shared.counts() == {"ready": 1, "leased": 1}
 
 
-def test_options_pauses_and_drops_of_another_store_count_at_once(shared: StoreUnderTest) -> None:
+def test_options_pauses_and_drops_of_another_store_take_effect_at_once(shared: StoreUnderTest) -> None:
     one, two = shared.store, shared.open_another()
     one.apply([push_command("a"), push_command("b")])
     two.apply([Configure(queue="q", changes={"max_in_flight": 1})])
@@ -91,7 +91,7 @@ def test_options_pauses_and_drops_of_another_store_count_at_once(shared: StoreUn
     assert texts(one.apply([Lease(queue="q")])[0].messages) == ["new"]
 
 
-def test_due_messages_of_another_store_are_met(shared: StoreUnderTest, clock: Clock) -> None:
+def test_due_messages_of_another_store_are_leased(shared: StoreUnderTest, clock: Clock) -> None:
     one, two = shared.store, shared.open_another()
     shared.make()
     assert one.apply([Lease(queue="q")])[0].wake_at is None
@@ -101,7 +101,7 @@ def test_due_messages_of_another_store_are_met(shared: StoreUnderTest, clock: Cl
     assert len(one.apply([Lease(queue="q")])[0].messages) == 1
 
 
-def test_the_version_moves_when_another_store_writes(shared: StoreUnderTest) -> None:
+def test_the_version_changes_when_another_store_writes(shared: StoreUnderTest) -> None:
     two = shared.open_another()
     before = shared.version()
     assert shared.version() == before
@@ -109,7 +109,7 @@ def test_the_version_moves_when_another_store_writes(shared: StoreUnderTest) -> 
     eventually(lambda: shared.version() != before)
 
 
-def test_threads_of_many_stores_hand_out_each_message_once(shared: StoreUnderTest) -> None:
+def test_threads_of_many_stores_lease_each_message_once(shared: StoreUnderTest) -> None:
     stores = [shared.store, shared.store, shared.open_another(), shared.open_another()]
     shared.make(lease_ms=10**8)
     got: list[list[int]] = [[] for _ in stores]
@@ -132,7 +132,7 @@ def test_threads_of_many_stores_hand_out_each_message_once(shared: StoreUnderTes
     }
 
 
-def test_an_export_sees_one_moment(shared: StoreUnderTest) -> None:
+def test_an_export_is_a_consistent_snapshot(shared: StoreUnderTest) -> None:
     shared.push(*map(str, range(1_500)))
     export = shared.export("q")
     first = next(export)
@@ -141,7 +141,7 @@ def test_an_export_sees_one_moment(shared: StoreUnderTest) -> None:
     assert texts([first, *export]) == [str(number) for number in range(1_500)]
 
 
-def test_a_backup_is_a_whole_copy(in_sqlite: StoreUnderTest, tmp_path: Path) -> None:
+def test_a_backup_is_a_complete_copy(in_sqlite: StoreUnderTest, tmp_path: Path) -> None:
     in_sqlite.push(*"abc")
     in_sqlite.lease()
     steps: list[tuple[int, int]] = []
@@ -157,7 +157,7 @@ def test_a_backup_is_a_whole_copy(in_sqlite: StoreUnderTest, tmp_path: Path) -> 
     copy.close()
 
 
-def test_a_backup_never_overwrites_and_names_what_it_cannot_write(in_sqlite: StoreUnderTest, tmp_path: Path) -> None:
+def test_a_backup_never_overwrites_and_names_an_unwritable_path(in_sqlite: StoreUnderTest, tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.write_text("mine")
     for target in (there, tmp_path / "none" / "copy.db"):
@@ -166,7 +166,7 @@ def test_a_backup_never_overwrites_and_names_what_it_cannot_write(in_sqlite: Sto
     assert there.read_text() == "mine"
 
 
-def test_a_backup_goes_on_while_others_write(on_file: StoreUnderTest, tmp_path: Path) -> None:
+def test_a_backup_succeeds_while_others_write(on_file: StoreUnderTest, tmp_path: Path) -> None:
     on_file.send(*(PushItem(payload=b"x" * 10_000) for _ in range(2_000)))
     writer = on_file.open_another()
     written = 0
@@ -186,7 +186,7 @@ def test_a_backup_goes_on_while_others_write(on_file: StoreUnderTest, tmp_path: 
     copy.close()
 
 
-def test_compacting_gives_space_back_and_changes_nothing(on_file: StoreUnderTest) -> None:
+def test_compacting_frees_space_and_changes_no_data(on_file: StoreUnderTest) -> None:
     on_file.do(Configure(queue="q", changes={"journal": "off"}, create=QueueOptions()))
     on_file.send(*(PushItem(payload=b"x" * 10_000) for _ in range(300)))
     on_file.push("kept")
@@ -197,7 +197,7 @@ def test_compacting_gives_space_back_and_changes_nothing(on_file: StoreUnderTest
     assert on_file.drain() == ["kept"]
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("not a database, but long enough to look like a header of one" * 20)
     before = file.read_bytes()
@@ -209,7 +209,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) ->
 
 
 def in_child(work: Callable[[], None]) -> None:
-    """Run in a forked child, and fail if it does."""
+    """Run `work` in a forked child process, and fail if it fails."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -260,8 +260,8 @@ def test_a_forked_child_has_its_own_copy_of_a_store_in_memory(tmp_path: Path) ->
     memory.close_all()
 
 
-def test_processes_may_open_and_close_one_file_all_at_once(tmp_path: Path) -> None:
-    """Creating, recovering and removing the WAL takes locks that others must wait for."""
+def test_many_processes_can_open_and_close_a_file_at_once(tmp_path: Path) -> None:
+    """Creating, recovering and removing the WAL takes locks that other processes must wait for."""
     path = tmp_path / "penstock.db"
 
     def work() -> None:
@@ -284,7 +284,7 @@ def test_processes_may_open_and_close_one_file_all_at_once(tmp_path: Path) -> No
     store.close()
 
 
-def test_a_file_that_has_given_all_numbers_to_queues_gives_free_ones_again(tmp_path: Path) -> None:
+def test_free_queue_numbers_are_reused_when_all_are_taken(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path / "q.db")) as store:
         with closing(sqlite3.connect(tmp_path / "q.db")) as db:
             db.execute("INSERT INTO penstock_setting VALUES ('last_queue_id', ?)", (QUEUES_MAX - 1,))

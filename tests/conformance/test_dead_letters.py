@@ -10,7 +10,7 @@ from penstock.errors import InvalidInput
 from tests.conformance.support import Clock, StoreUnderTest, ids, texts
 
 
-def test_used_up_attempts_end_among_the_dead_letters(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_message_without_attempts_left_is_dead_lettered(store: StoreUnderTest, clock: Clock) -> None:
     store.make(max_attempts=2)
     (message_id,) = store.push("a")
     store.nack(store.lease_one(), delay_ms=0, error="one")
@@ -24,7 +24,7 @@ def test_used_up_attempts_end_among_the_dead_letters(store: StoreUnderTest, cloc
     assert store.info().totals.dead == 1
 
 
-def test_a_lapse_uses_up_the_last_attempt_too(store: StoreUnderTest, clock: Clock) -> None:
+def test_an_expired_lease_uses_up_the_last_attempt_too(store: StoreUnderTest, clock: Clock) -> None:
     store.make(max_attempts=1)
     (message_id,) = store.push("a")
     store.lease(lease_ms=5)
@@ -34,7 +34,9 @@ def test_a_lapse_uses_up_the_last_attempt_too(store: StoreUnderTest, clock: Cloc
 
 
 @pytest.mark.parametrize("reason", ["nacked", "lapsed"])
-def test_without_a_dlq_used_up_attempts_end_the_message(store: StoreUnderTest, clock: Clock, reason: str) -> None:
+def test_without_a_dlq_a_message_without_attempts_left_is_discarded(
+    store: StoreUnderTest, clock: Clock, reason: str
+) -> None:
     store.make(max_attempts=1, dlq=False)
     (message_id,) = store.push("a")
     leased = store.lease_one(lease_ms=5)
@@ -45,14 +47,14 @@ def test_without_a_dlq_used_up_attempts_end_the_message(store: StoreUnderTest, c
     assert (store.get("q", message_id), store.counts(), store.info().totals.dead) == (None, {}, 1)
 
 
-def test_a_nack_for_good_is_a_dead_letter_at_once(store: StoreUnderTest) -> None:
+def test_a_nack_can_dead_letter_at_once(store: StoreUnderTest) -> None:
     store.make(max_attempts=9)
     (message_id,) = store.push("a")
     assert store.nack(store.lease_one(), error="no such user", dead=True).states == [State.DEAD]
     dead = store.get("q", message_id)
     assert (dead.reason, dead.attempts, [each.error for each in dead.errors]) == ("nacked", 1, ["no such user"])
     assert (store.info().totals.nacked, store.info().totals.dead) == (1, 1)
-    assert store.nack(store.lease_one("q.dlq"), dead=True).states == [State.DEAD], "and stays one"
+    assert store.nack(store.lease_one("q.dlq"), dead=True).states == [State.DEAD], "a nacked dead letter stays dead"
     assert store.redrive().moved == 1
 
 
@@ -64,7 +66,9 @@ def test_a_discarded_message_leaves_no_dead_letter(store: StoreUnderTest) -> Non
     assert [outcome.states for outcome in outcomes] == [[State.DEAD], [None], [State.READY]]
     assert (store.get("q", dropped), store.counts()) == (None, {"dead": 1, "ready": 1})
     assert (store.info().totals.nacked, store.info().totals.dead) == (3, 2)
-    assert store.nack(store.lease_one("q.dlq"), discard=True).states == [None], "nor does a dead letter"
+    assert store.nack(store.lease_one("q.dlq"), discard=True).states == [None], (
+        "a discarded dead letter leaves none either"
+    )
     assert (store.get("q", kept), store.counts()) == (None, {"ready": 1})
 
 
@@ -78,17 +82,17 @@ def test_a_failure_keeps_its_traceback(store: StoreUnderTest) -> None:
     found = store.get("q", message_id).errors
     assert [(each.error, each.traceback) for each in found] == [("two", "x" * TRACEBACK_MAX), ("one", "line 1")]
     listed = store.pages(State.DEAD)[0].errors
-    assert [each.traceback for each in listed] == [None, None], "a page of them would be large"
+    assert [each.traceback for each in listed] == [None, None], "pages leave tracebacks out to stay small"
 
 
-def test_a_dead_letter_of_a_queue_that_lost_its_dlq_stays(store: StoreUnderTest) -> None:
+def test_dead_letters_stay_when_the_dlq_is_turned_off(store: StoreUnderTest) -> None:
     store.make(max_attempts=1)
     store.bury("a")
     store.make(dlq=False)
     assert texts(store.lease("q.dlq")) == ["a"]
 
 
-def test_dead_letters_are_shown_newest_first_and_leased_longest_dead_first(store: StoreUnderTest, clock: Clock) -> None:
+def test_dead_letters_are_listed_newest_first_and_leased_oldest_first(store: StoreUnderTest, clock: Clock) -> None:
     store.make(max_attempts=1)
     for payload in "abc":
         store.bury(payload)
@@ -99,7 +103,7 @@ def test_dead_letters_are_shown_newest_first_and_leased_longest_dead_first(store
     assert texts(store.pages(State.DEAD)) == ["c"]
 
 
-def test_a_leased_dead_letter_is_done_when_acked(store: StoreUnderTest) -> None:
+def test_acking_a_leased_dead_letter_finishes_it(store: StoreUnderTest) -> None:
     store.make(max_attempts=1, archive_ms=None)
     store.bury("a", "b")
     a, b = store.lease("q.dlq", limit=2)
@@ -111,7 +115,7 @@ def test_a_leased_dead_letter_is_done_when_acked(store: StoreUnderTest) -> None:
 
 
 @pytest.mark.parametrize("how", ["nack", "release", "lapse"])
-def test_a_leased_dead_letter_comes_back_when_not_acked(store: StoreUnderTest, clock: Clock, how: str) -> None:
+def test_a_leased_dead_letter_is_dead_again_when_not_acked(store: StoreUnderTest, clock: Clock, how: str) -> None:
     store.make(max_attempts=2)
     (message_id,) = store.bury("a")
     before = store.get("q", message_id)
@@ -134,14 +138,14 @@ def test_a_dead_letters_lease_may_be_settled_by_either_name(store: StoreUnderTes
     assert store.do(Nack(queue="q", items=[SettleItem(leased.id, leased.token)])).states == [State.DEAD]
 
 
-def test_pausing_a_queue_leaves_its_dead_letters_open(store: StoreUnderTest) -> None:
+def test_pausing_a_queue_does_not_pause_its_dead_letters(store: StoreUnderTest) -> None:
     store.make(max_attempts=1)
     store.bury("a")
     store.do(Pause(queue="q"))
     assert len(store.lease("q.dlq")) == 1
 
 
-def test_a_redriven_message_starts_anew_behind_the_others(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_redriven_message_starts_over_behind_the_others(store: StoreUnderTest, clock: Clock) -> None:
     store.make(max_attempts=1)
     (dead_id,) = store.bury("dead")
     clock.advance(1)
@@ -167,7 +171,7 @@ def test_a_redriven_message_may_die_again(store: StoreUnderTest) -> None:
     assert store.counts() == {"dead": 1}
 
 
-def test_a_redrive_takes_only_what_its_filters_match(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_redrive_moves_only_messages_that_match_its_filters(store: StoreUnderTest, clock: Clock) -> None:
     store.make(max_attempts=1)
     (timeout_id,) = store.bury("a", error="timeout after 3 s")
     (other_id,) = store.bury("b", error="no such user")
@@ -181,7 +185,7 @@ def test_a_redrive_takes_only_what_its_filters_match(store: StoreUnderTest, cloc
     assert ids(store.pages(State.DEAD)) == [other_id]
 
 
-def test_a_redrive_by_id_does_not_look_at_the_other_dead_letters(store: StoreUnderTest) -> None:
+def test_a_redrive_by_id_ignores_other_dead_letters(store: StoreUnderTest) -> None:
     first, _, _, _, last = store.bury("a", "b", "c", "d", "e")
     assert store.redrive(ids=[last, last, 0, -1, 1 << 62], limit=2) == RedriveOutcome(1, 1)
     step = store.redrive(ids=[last, first], limit=1)
@@ -198,7 +202,7 @@ def test_a_dry_run_moves_nothing(store: StoreUnderTest) -> None:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_redrive_in_steps_meets_each_dead_letter_once(store: StoreUnderTest, dry_run: bool) -> None:
+def test_a_redrive_in_steps_moves_each_dead_letter_once(store: StoreUnderTest, dry_run: bool) -> None:
     store.make(max_attempts=1)
     store.bury(*map(str, range(7)), error="odd")
     after, matched, steps = None, 0, 0
@@ -209,7 +213,7 @@ def test_a_redrive_in_steps_meets_each_dead_letter_once(store: StoreUnderTest, d
 
 
 @pytest.mark.parametrize("after", ["", "x", "1", "-", "1-x", "-1-1", "1-2-3"])
-def test_a_redrive_refuses_a_position_that_it_never_gave(store: StoreUnderTest, after: str) -> None:
+def test_a_redrive_refuses_an_invalid_cursor(store: StoreUnderTest, after: str) -> None:
     store.make()
     with pytest.raises(InvalidInput):
         store.redrive(after=after)
@@ -223,7 +227,7 @@ def test_a_leased_dead_letter_is_not_redriven(store: StoreUnderTest) -> None:
     assert store.ack(leased) == ["ok"]
 
 
-def test_a_dead_letters_ttl_stands_still(store: StoreUnderTest, clock: Clock) -> None:
+def test_the_ttl_of_a_dead_letter_is_paused(store: StoreUnderTest, clock: Clock) -> None:
     store.make(max_attempts=1)
     (message_id,) = store.push("a", ttl_ms=100)
     clock.advance(30)
@@ -239,19 +243,19 @@ def test_a_dead_letters_ttl_stands_still(store: StoreUnderTest, clock: Clock) ->
     assert store.lease() == []
 
 
-def test_a_long_error_is_cut_and_the_cut_is_what_filters_see(store: StoreUnderTest) -> None:
+def test_a_long_error_is_truncated_before_filters_see_it(store: StoreUnderTest) -> None:
     store.make(max_attempts=1)
     (message_id,) = store.bury("a", error="e" * ERROR_TEXT_MAX + "beyond")
     assert store.get("q", message_id).errors[0].error == "e" * ERROR_TEXT_MAX
     assert store.redrive(error_contains="beyond").matched == 0
 
 
-def test_the_dead_letters_of_an_unknown_queue_are_unknown(store: StoreUnderTest) -> None:
+def test_leasing_dead_letters_of_an_unknown_queue_fails(store: StoreUnderTest) -> None:
     outcome = store.apply([Lease(queue="none.dlq")])[0]
     assert outcome.code == "unknown_queue"
 
 
-def test_a_redriven_letter_whose_ttl_ran_out_while_it_was_leased_is_not_dropped(
+def test_a_redriven_message_whose_ttl_ran_out_during_a_lease_does_not_expire(
     store: StoreUnderTest, clock: Clock
 ) -> None:
     store.make(max_attempts=1)
@@ -285,7 +289,7 @@ def test_errors_of_dead_letters_are_read_newest_first_page_by_page(store: StoreU
     assert all(letter.is_wanted for letter in store.dead_errors("q")[0])
 
 
-def test_redrive_by_group_takes_all_errors_that_read_alike(store: StoreUnderTest) -> None:
+def test_redrive_by_group_moves_all_similar_errors(store: StoreUnderTest) -> None:
     store.make(max_attempts=1)
     first = store.bury("a", error="timeout after 12 ms")
     store.bury("b", error="no such user")

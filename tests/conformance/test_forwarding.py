@@ -1,4 +1,4 @@
-"""Dead letters forwarded to the queue that their own queue names, and how a sweep handles them."""
+"""Dead letters are forwarded to the queue named in their own queue's options, and sweeps handle them there."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ async def make(broker: Broker, queue: str, **options: Any) -> None:
     await broker.configure(queue, options, create=QueueOptions())
 
 
-async def kill(broker: Broker, queue: str, *payloads: bytes) -> None:
+async def dead_letter(broker: Broker, queue: str, *payloads: bytes) -> None:
     await broker.push(queue, [PushItem(payload=payload) for payload in payloads])
     leased = await broker.lease(queue, limit=len(payloads))
     await broker.nack(queue, [SettleItem(message.id, message.token) for message in leased])
 
 
-class Reads:
-    """Counts the messages that a broker reads by looking through a queue."""
+class PeekCounter:
+    """Counts the messages that a broker reads by peeking."""
 
     def __init__(self, broker: Broker) -> None:
         self.count = 0
@@ -49,17 +49,17 @@ class Reads:
         return found, after
 
 
-def test_a_redrive_by_ids_reads_no_other_letters_of_a_shared_dead_letter_queue(store: StoreUnderTest) -> None:
+def test_a_redrive_by_ids_reads_no_other_messages_of_a_shared_dead_letter_queue(store: StoreUnderTest) -> None:
     async def use(broker: Broker) -> None:
         await make(broker, "failed", max_attempts=1)
         await make(broker, "q", max_attempts=1, dlq="failed")
-        await kill(broker, "q", b"a", b"b", b"c", b"d")
+        await dead_letter(broker, "q", b"a", b"b", b"c", b"d")
         letters, _ = await broker.peek("failed", limit=9)
-        # One dies again in the dead-letter queue, and one is leased from it.
+        # One message dies again in the dead-letter queue, and another is leased from it.
         again, leased = await broker.lease("failed", limit=2)
         await broker.nack("failed", [SettleItem(again.id, again.token)])
         waiting = next(each.id for each in letters if each.id not in (again.id, leased.id))
-        reads = Reads(broker)
+        reads = PeekCounter(broker)
         redriven = await broker.redrive("q", ids=[again.id, leased.id, waiting, waiting, 10**6])
         assert (redriven.matched, redriven.moved, reads.count) == (2, 2, 0)
         assert len(await broker.lease("q", limit=9)) == 2
@@ -67,21 +67,21 @@ def test_a_redrive_by_ids_reads_no_other_letters_of_a_shared_dead_letter_queue(s
     run(store, use)
 
 
-def test_a_sweep_reads_letters_that_stay_only_when_more_have_died(store: StoreUnderTest) -> None:
+def test_a_sweep_rereads_dead_letters_only_when_more_have_died(store: StoreUnderTest) -> None:
     async def use(broker: Broker) -> None:
         await make(broker, "middle", max_attempts=1)
         await make(broker, "q", max_attempts=1, dlq="middle")
         await make(broker, "last")
-        await kill(broker, "q", b"a", b"b", b"c")
+        await dead_letter(broker, "q", b"a", b"b", b"c")
         letters = await broker.lease("middle", limit=3)
         await broker.nack("middle", [SettleItem(each.id, each.token) for each in letters])
         await broker.configure("q", {"dlq": True})
         await broker.configure("middle", {"dlq": "last"})
-        reads = Reads(broker)
+        reads = PeekCounter(broker)
         for _ in range(3):
             await broker.sweep()
         assert reads.count == 0
-        await kill(broker, "middle", b"its own")
+        await dead_letter(broker, "middle", b"its own")
         await broker.sweep()
         assert [each.payload for each in await broker.lease("last", limit=9)] == [b"its own"]
         info = await broker.find_queue("middle")
@@ -91,7 +91,7 @@ def test_a_sweep_reads_letters_that_stay_only_when_more_have_died(store: StoreUn
     run(store, use)
 
 
-def test_a_sweep_wakes_who_waits_for_a_lease_from_before_the_clock_was_set_back(store: StoreUnderTest) -> None:
+def test_a_sweep_wakes_polls_when_the_clock_was_set_back(store: StoreUnderTest) -> None:
     async def use(broker: Broker) -> None:
         await make(broker, "q", lease_ms=HOUR_MS)
         await broker.push("q", [PushItem(payload=b"a")])

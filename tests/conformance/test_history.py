@@ -1,4 +1,4 @@
-"""Roll-ups and latencies over a time window."""
+"""Roll-ups and latencies cover exactly the requested time window."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def history(store: StoreUnderTest, window: Window, queue: str = "q") -> RollUp:
     return found
 
 
-def test_a_step_tells_what_happened_in_it_and_what_was_there_at_its_end(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_step_has_its_totals_and_the_depth_at_its_end(store: StoreUnderTest, clock: Clock) -> None:
     store.make(max_attempts=1)
     store.push("a", "b", "c", "d")
     store.ack(store.lease_one())
@@ -33,7 +33,7 @@ def test_a_step_tells_what_happened_in_it_and_what_was_there_at_its_end(store: S
     assert found.info == store.info()
 
 
-def test_steps_are_counted_from_where_the_window_begins(store: StoreUnderTest, clock: Clock) -> None:
+def test_steps_start_at_the_beginning_of_the_window(store: StoreUnderTest, clock: Clock) -> None:
     for _ in range(10):
         store.push("x")
         clock.advance(MINUTE_MS)
@@ -46,9 +46,7 @@ def test_steps_are_counted_from_where_the_window_begins(store: StoreUnderTest, c
     ]
 
 
-def test_the_minute_that_runs_counts_and_so_does_what_the_sweeper_has_written(
-    store: StoreUnderTest, clock: Clock
-) -> None:
+def test_the_current_minute_and_swept_counters_are_included(store: StoreUnderTest, clock: Clock) -> None:
     store.push("a")
     store.sweep()
     store.push("b")
@@ -57,7 +55,7 @@ def test_the_minute_that_runs_counts_and_so_does_what_the_sweeper_has_written(
     assert history(store, Window(NOW, NOW + 6, 6)).spans == [Span(NOW, Totals(pushed=2), Depth(ready=2))]
 
 
-def test_a_quiet_queue_stays_as_it_was(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_quiet_queue_keeps_its_depth(store: StoreUnderTest, clock: Clock) -> None:
     store.push("a")
     clock.advance(5 * MINUTE_MS)
     found = history(store, Window(NOW + 2, NOW + 5, 1))
@@ -66,7 +64,7 @@ def test_a_quiet_queue_stays_as_it_was(store: StoreUnderTest, clock: Clock) -> N
     assert (found.before, found.spans) == (Depth(), [])
 
 
-def test_what_is_forgotten_is_not_taken_for_what_came_after(store: StoreUnderTest, clock: Clock) -> None:
+def test_forgotten_minutes_are_not_added_to_later_ones(store: StoreUnderTest, clock: Clock) -> None:
     store.push("old", "older")
     clock.advance(5 * DAY_MINUTES * MINUTE_MS)
     store.push("new")
@@ -78,7 +76,7 @@ def test_what_is_forgotten_is_not_taken_for_what_came_after(store: StoreUnderTes
     assert found.spans == [Span(NOW + 1, Totals(pushed=2), Depth(ready=4))]
 
 
-def test_an_idle_queue_is_forgotten_minute_by_minute_like_any_other(store: StoreUnderTest, clock: Clock) -> None:
+def test_old_minutes_of_an_idle_queue_are_deleted_too(store: StoreUnderTest, clock: Clock) -> None:
     for _ in range(4):
         for queue in ("q", "other"):
             store.push("x", queue=queue)
@@ -92,7 +90,7 @@ def test_an_idle_queue_is_forgotten_minute_by_minute_like_any_other(store: Store
     assert latencies.by_minute == {}
 
 
-def test_roll_ups_come_in_pages_by_name(store: StoreUnderTest) -> None:
+def test_roll_ups_are_listed_by_name_in_pages(store: StoreUnderTest) -> None:
     for queue in ("b/t/q", "a/t/q", "b/t/r", "flat"):
         store.push("x", queue=queue)
     window = Window(NOW, NOW + 1, 1)
@@ -103,7 +101,7 @@ def test_roll_ups_come_in_pages_by_name(store: StoreUnderTest) -> None:
     assert store.latencies(window, prefix="c/") == []
 
 
-def test_latencies_are_of_the_window_and_of_each_queue(store: StoreUnderTest, clock: Clock) -> None:
+def test_latencies_cover_the_window_by_queue(store: StoreUnderTest, clock: Clock) -> None:
     for wait_ms, service_ms, queue in ((100, 3, "a"), (2_000, 50, "b")):
         store.push("x", queue=queue)
         clock.advance(wait_ms)
@@ -120,7 +118,7 @@ def test_latencies_are_of_the_window_and_of_each_queue(store: StoreUnderTest, cl
     assert (later.latency["total_ms"], later.by_minute) == (dict.fromkeys(("p50", "p95", "p99")), {})
 
 
-def test_latencies_of_a_window_are_told_step_by_step_too(store: StoreUnderTest, clock: Clock) -> None:
+def test_latencies_of_a_window_are_also_given_by_step(store: StoreUnderTest, clock: Clock) -> None:
     for wait_ms in (3, 5, 7):
         store.push("x")
         clock.advance(wait_ms)

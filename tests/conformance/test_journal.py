@@ -1,4 +1,4 @@
-"""The journal's events about whole queues: created, changed, deleted, and their depth."""
+"""Journal events about whole queues: created, changed and deleted, and the depth of each queue."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ HELD = {"waiting": 4, "leased": 2, "dead": 1}
 NOTHING = {"waiting": 0, "leased": 0, "dead": 0}
 
 
-def told(store: StoreUnderTest) -> list[dict[str, Any]]:
-    """Of queues, but for options."""
+def queue_events(store: StoreUnderTest) -> list[dict[str, Any]]:
+    """Return the details of all queue events except creation and changed options."""
     found = [event.details for event in events_of(store) if event.kind == "queue"]
     return [details for details in found if details["what"] not in ("created", "changed")]
 
 
-def test_a_queue_tells_what_it_holds_as_it_leaves_the_journal_and_as_it_comes_back(
+def test_leaving_and_reentering_the_journal_records_the_depth(
     journalled: StoreUnderTest,
 ) -> None:
     fill(journalled)
@@ -40,10 +40,10 @@ def test_a_queue_tells_what_it_holds_as_it_leaves_the_journal_and_as_it_comes_ba
     journalled.make(journal="off", lease_ms=9)
     journalled.make(journal="full")
     more = {**HELD, "waiting": HELD["waiting"] + 2}
-    assert told(journalled) == [{"what": "left", **HELD}, {"what": "entered", **more}]
+    assert queue_events(journalled) == [{"what": "left", **HELD}, {"what": "entered", **more}]
 
 
-def test_a_queue_that_is_removed_tells_what_it_held_if_the_journal_told_of_it(journalled: StoreUnderTest) -> None:
+def test_dropping_a_journalled_queue_records_its_depth(journalled: StoreUnderTest) -> None:
     fill(journalled)
     alive = [*journalled.pages(State.READY), *journalled.pages(State.SCHEDULED), *journalled.pages(State.LEASED)]
     alive_since = min(message.created_at for message in alive)
@@ -54,7 +54,7 @@ def test_a_queue_that_is_removed_tells_what_it_held_if_the_journal_told_of_it(jo
     for queue in ("q", "untold", "empty"):
         journalled.do(Drop(queue=queue, force=True))
     held = sum(EVERY_STATE.values())
-    assert told(journalled)[1:] == [
+    assert queue_events(journalled)[1:] == [
         {"what": "removed", "held": held, **HELD, "since": alive_since},
         {"what": "removed", "held": held},
         {"what": "removed", "held": 0, **NOTHING, "since": journalled.clock()},
@@ -72,7 +72,7 @@ def test_the_error_of_a_nacked_dead_letter_is_in_the_journal(journalled: StoreUn
     assert found == {leased[0].id: error, leased[1].id: error, leased[2].id: {}}
 
 
-def test_a_journal_that_begins_later_tells_with_what_each_queue_enters_it(journalled: StoreUnderTest) -> None:
+def test_a_journal_that_starts_later_records_initial_depths(journalled: StoreUnderTest) -> None:
     journalled.switch_journal(False)
     fill(journalled)
     fill(journalled, "untold")
@@ -81,7 +81,7 @@ def test_a_journal_that_begins_later_tells_with_what_each_queue_enters_it(journa
     leased = journalled.lease("q", 2)
     journalled.switch_journal(True)
     held = {**HELD, "waiting": HELD["waiting"] - 2, "leased": HELD["leased"] + 2}
-    assert told(journalled) == [{"what": "entered", **held}, {"what": "entered", **NOTHING}]
+    assert queue_events(journalled) == [{"what": "entered", **held}, {"what": "entered", **NOTHING}]
     journalled.ack(leased[0])
     journalled.nack(leased[1])
     journalled.redrive("q")
@@ -92,7 +92,7 @@ def test_a_journal_that_begins_later_tells_with_what_each_queue_enters_it(journa
     assert {event.pushed_at for event in ended if event.id == leased[0].id} == {leased[0].created_at}
 
 
-def test_a_failure_is_journalled_with_its_traceback_and_a_discarded_message_as_gone(journalled: StoreUnderTest) -> None:
+def test_a_failure_is_journalled_with_traceback_and_a_discard_as_gone(journalled: StoreUnderTest) -> None:
     journalled.make("q", max_attempts=9)
     journalled.push("a", "b")
     one, two = journalled.lease("q", 2)
@@ -110,20 +110,20 @@ def test_a_failure_is_journalled_with_its_traceback_and_a_discarded_message_as_g
     assert ["gone" in event.marks for event in events] == [False, False, False, True]
 
 
-def test_a_journal_that_ends_tells_with_what_each_queue_leaves_it(journalled: StoreUnderTest) -> None:
+def test_a_journal_that_stops_records_final_depths(journalled: StoreUnderTest) -> None:
     fill(journalled)
     journalled.push("untold yet")
     journalled.push("untold yet, too")
     journalled.switch_journal(False)
     journalled.push("untold")
     journalled.switch_journal(True)
-    assert told(journalled) == [
+    assert queue_events(journalled) == [
         {"what": "left", **HELD, "waiting": HELD["waiting"] + 2},
         {"what": "entered", **HELD, "waiting": HELD["waiting"] + 3},
     ]
 
 
-def test_who_is_at_work_when_a_journal_begins_is_told_of_from_then_on_and_not_before(
+def test_a_busy_store_is_journalled_only_after_the_journal_starts(
     journalled: StoreUnderTest,
 ) -> None:
     journalled.switch_journal(False)
@@ -135,21 +135,21 @@ def test_who_is_at_work_when_a_journal_begins_is_told_of_from_then_on_and_not_be
     other.apply([push_command("after")])
     journalled.ack(*journalled.lease("q", 2))
     other.apply([push_command("last")])
-    assert told(journalled) == [{"what": "entered", **NOTHING, "waiting": 5}]
+    assert queue_events(journalled) == [{"what": "entered", **NOTHING, "waiting": 5}]
     assert [event.kind for event in events_of(journalled)].count("pushed") == 2
 
 
-def test_of_many_who_begin_a_journal_at_once_one_tells(journalled: StoreUnderTest) -> None:
+def test_only_one_of_many_concurrent_starts_records_initial_depths(journalled: StoreUnderTest) -> None:
     journalled.switch_journal(False)
     journalled.push("before")
     journalled._journal = True
     with ThreadPoolExecutor(4) as pool:
         for store in pool.map(lambda _: journalled.open_another(), range(8)):
             store.close()
-    assert told(journalled) == [{"what": "entered", **NOTHING, "waiting": 1}]
+    assert queue_events(journalled) == [{"what": "entered", **NOTHING, "waiting": 1}]
 
 
-def test_a_journal_begins_between_transactions_of_others(unjournalled: PostgresUnderTest) -> None:
+def test_a_journal_starts_between_transactions_of_others(unjournalled: PostgresUnderTest) -> None:
     other = unjournalled.open_another()
     other.apply([push_command("before")])
     unjournalled._journal = True
@@ -166,11 +166,11 @@ def test_a_journal_begins_between_transactions_of_others(unjournalled: PostgresU
             unjournalled.push_on(pusher, push_command("on its way"))
             maker.execute("SELECT pg_advisory_xact_lock(%s)", (unjournalled._context.lock_key(CREATING, 0),))
             begins.start()
-            eventually(lambda: _waited_for(unjournalled) == [ALIVE])
-        eventually(lambda: _waited_for(unjournalled) == [CREATING])
+            eventually(lambda: _awaited_locks(unjournalled) == [ALIVE])
+        eventually(lambda: _awaited_locks(unjournalled) == [CREATING])
         goes_on.start()
         makes.start()
-        eventually(lambda: _waited_for(unjournalled) == [ALIVE, CREATING, CREATING])
+        eventually(lambda: _awaited_locks(unjournalled) == [ALIVE, CREATING, CREATING])
     for thread in (begins, goes_on, makes):
         thread.join()
     details = [
@@ -180,8 +180,8 @@ def test_a_journal_begins_between_transactions_of_others(unjournalled: PostgresU
     unjournalled.check()
 
 
-def _waited_for(store: PostgresUnderTest) -> list[int]:
-    """Kinds of locks."""
+def _awaited_locks(store: PostgresUnderTest) -> list[int]:
+    """Return the kinds of advisory locks that sessions are waiting for."""
     wanted = (
         "SELECT objid::bigint >> 10 & 63 FROM pg_locks "
         "WHERE locktype = 'advisory' AND NOT granted AND classid = %s ORDER BY 1"
@@ -190,7 +190,7 @@ def _waited_for(store: PostgresUnderTest) -> list[int]:
         return [kind for (kind,) in connection.execute(wanted, (store.store_id >> 16,))]
 
 
-def test_a_journal_that_begins_beside_the_log_of_a_file_that_is_gone_comes_after_it(tmp_path: Path) -> None:
+def test_a_new_journal_continues_the_log_of_a_deleted_file(tmp_path: Path) -> None:
     path = tmp_path / "q.db"
     with closing(SqliteStore(path, journal=True)) as store:
         store.apply([push_command("old")])

@@ -17,7 +17,7 @@ def push_many(store: StoreUnderTest, **fields: int) -> None:
 
 
 def lease_all(store: StoreUnderTest) -> list[str]:
-    """As a broker does: ask again while there is more to move."""
+    """Lease everything as a broker does: repeat while the store reports that there is more to move."""
     outcome = store.try_lease(limit=MANY)
     rounds = 1
     while outcome.more:
@@ -29,14 +29,14 @@ def lease_all(store: StoreUnderTest) -> list[str]:
     return texts(outcome.messages)
 
 
-def test_a_lease_hands_out_at_most_the_limit(store: StoreUnderTest) -> None:
+def test_a_lease_returns_at_most_the_limit(store: StoreUnderTest) -> None:
     store.push("a", "b", "c")
     assert texts(store.lease(limit=2)) == ["a", "b"]
     assert texts(store.lease(limit=2)) == ["c"]
     assert store.lease(limit=2) == []
 
 
-def test_a_leased_message_is_nobody_elses_until_its_time_is_over(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_leased_message_is_hidden_until_its_lease_expires(store: StoreUnderTest, clock: Clock) -> None:
     store.make(lease_ms=10)
     store.push("a")
     leased = store.lease_one()
@@ -47,7 +47,7 @@ def test_a_leased_message_is_nobody_elses_until_its_time_is_over(store: StoreUnd
     assert store.lease_one().attempts == 2
 
 
-def test_a_lease_may_have_its_own_time_and_worker(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_lease_may_have_its_own_duration_and_worker(store: StoreUnderTest, clock: Clock) -> None:
     (message_id,) = store.push("a")
     leased = store.lease_one(lease_ms=5, worker="w1")
     stored = store.get("q", message_id)
@@ -64,7 +64,7 @@ def test_every_lease_has_a_fresh_token(store: StoreUnderTest, clock: Clock) -> N
     assert len(tokens) == 3
 
 
-def test_first_leased_at_stays_that_of_the_first_delivery(store: StoreUnderTest, clock: Clock) -> None:
+def test_first_leased_at_is_the_time_of_the_first_delivery(store: StoreUnderTest, clock: Clock) -> None:
     (message_id,) = store.push("a")
     first = clock.now
     store.lease(lease_ms=1)
@@ -75,12 +75,12 @@ def test_first_leased_at_stays_that_of_the_first_delivery(store: StoreUnderTest,
 
 
 @pytest.mark.parametrize("command", [Lease(queue="none"), Take(queue="none"), CatchUp(queue="none")])
-def test_an_unknown_queue_has_nothing_to_lease(store: StoreUnderTest, command: Lease) -> None:
+def test_leasing_from_an_unknown_queue_fails(store: StoreUnderTest, command: Lease) -> None:
     with pytest.raises(UnknownQueue):
         store.do(command)
 
 
-def test_max_in_flight_bounds_what_is_leased_at_once(store: StoreUnderTest, clock: Clock) -> None:
+def test_max_in_flight_bounds_concurrent_leases(store: StoreUnderTest, clock: Clock) -> None:
     store.make(max_in_flight=2, lease_ms=10)
     store.push("a", "b", "c", "d")
     first, _ = store.lease(limit=10)
@@ -121,7 +121,7 @@ def test_a_clock_that_is_set_back_does_not_keep_a_window_closed(
     assert texts(store.lease()) == ["after"]
 
 
-def test_a_paused_queue_takes_pushes_and_leases_nothing(store: StoreUnderTest) -> None:
+def test_a_paused_queue_accepts_pushes_and_leases_nothing(store: StoreUnderTest) -> None:
     store.push("a")
     store.do(Pause(queue="q"))
     store.push("b")
@@ -132,7 +132,7 @@ def test_a_paused_queue_takes_pushes_and_leases_nothing(store: StoreUnderTest) -
     assert store.drain() == ["a", "b"]
 
 
-def test_in_a_paused_queue_leases_still_lapse_and_may_be_settled(store: StoreUnderTest, clock: Clock) -> None:
+def test_leases_of_a_paused_queue_still_expire_and_can_be_settled(store: StoreUnderTest, clock: Clock) -> None:
     store.push("a", "b")
     a, _ = store.lease(limit=2, lease_ms=10)
     store.do(Pause(queue="q"))
@@ -142,7 +142,7 @@ def test_in_a_paused_queue_leases_still_lapse_and_may_be_settled(store: StoreUnd
     assert store.counts() == {"ready": 1}
 
 
-def test_wake_at_tells_when_a_delay_is_due_or_a_lease_lapses(store: StoreUnderTest, clock: Clock) -> None:
+def test_wake_at_is_when_a_delay_ends_or_a_lease_expires(store: StoreUnderTest, clock: Clock) -> None:
     assert store.make() is not None
     assert store.try_lease().wake_at is None
     store.push("late", delay_ms=100)
@@ -154,7 +154,7 @@ def test_wake_at_tells_when_a_delay_is_due_or_a_lease_lapses(store: StoreUnderTe
     assert store.sweep().wake_at == clock.now + 40
 
 
-def test_a_wake_up_is_never_later_than_an_extended_lease_cut_short(store: StoreUnderTest, clock: Clock) -> None:
+def test_wake_at_accounts_for_a_shortened_lease(store: StoreUnderTest, clock: Clock) -> None:
     store.push("a")
     store.extend(store.lease_one(lease_ms=1_000), lease_ms=10)
     assert store.try_lease().wake_at == clock.now + 10
@@ -162,13 +162,13 @@ def test_a_wake_up_is_never_later_than_an_extended_lease_cut_short(store: StoreU
     assert len(store.lease()) == 1
 
 
-def test_more_due_messages_than_a_step_come_in_order_all_the_same(store: StoreUnderTest, clock: Clock) -> None:
+def test_more_due_messages_than_a_step_are_leased_in_order(store: StoreUnderTest, clock: Clock) -> None:
     push_many(store, delay_ms=10)
     clock.advance(10)
     assert lease_all(store) == [str(number) for number in range(MANY)]
 
 
-def test_more_lapsed_leases_than_a_step_come_back_in_order(store: StoreUnderTest, clock: Clock) -> None:
+def test_more_expired_leases_than_a_step_are_redelivered_in_order(store: StoreUnderTest, clock: Clock) -> None:
     push_many(store)
     store.lease(limit=MANY, lease_ms=10)
     clock.advance(10)
@@ -184,7 +184,7 @@ def test_more_expired_messages_than_a_step_are_never_leased(store: StoreUnderTes
     assert store.info().totals.expired == 2 * MANY
 
 
-def test_one_sweep_moves_a_bounded_step_and_says_that_there_is_more(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_sweep_moves_a_bounded_step_and_reports_more(store: StoreUnderTest, clock: Clock) -> None:
     push_many(store, delay_ms=10)
     clock.advance(10)
     swept = store.sweep(limit=MANY - 1)
@@ -211,7 +211,7 @@ def test_commands_of_one_batch_see_each_other(store: StoreUnderTest) -> None:
 
 
 @pytest.mark.parametrize(("archive_ms", "kept"), [(0, {}), (50, {"archived": 3}), (None, {"archived": 3})])
-def test_a_take_finishes_what_it_hands_out(store: StoreUnderTest, archive_ms: int | None, kept: dict[str, int]) -> None:
+def test_a_take_finishes_its_messages(store: StoreUnderTest, archive_ms: int | None, kept: dict[str, int]) -> None:
     store.make(archive_ms=archive_ms)
     store.push("a")
     store.push("b", ttl_ms=500)
@@ -223,14 +223,14 @@ def test_a_take_finishes_what_it_hands_out(store: StoreUnderTest, archive_ms: in
     assert (store.info().totals.leased, store.info().totals.acked) == (3, 3)
 
 
-def test_a_take_meets_no_leased_message(store: StoreUnderTest) -> None:
+def test_a_take_skips_leased_messages(store: StoreUnderTest) -> None:
     store.push("a", "b", "c")
     store.lease()
     assert texts(store.take(limit=1).messages) == ["b"]
     assert store.counts() == {"ready": 1, "leased": 1}
 
 
-def test_a_take_that_may_take_nothing_hides_nothing(store: StoreUnderTest) -> None:
+def test_a_take_blocked_by_max_in_flight_hides_nothing(store: StoreUnderTest) -> None:
     store.make(max_in_flight=1)
     store.push("a", "b", priority=5)
     (leased,) = store.lease()
@@ -239,7 +239,7 @@ def test_a_take_that_may_take_nothing_hides_nothing(store: StoreUnderTest) -> No
     assert texts(store.take().messages) == ["b"]
 
 
-def test_the_archive_is_trimmed_when_its_time_is_over(store: StoreUnderTest, clock: Clock) -> None:
+def test_archived_messages_are_deleted_after_archive_ms(store: StoreUnderTest, clock: Clock) -> None:
     store.make(archive_ms=100)
     (message_id,) = store.push("a")
     store.ack(store.lease_one())
@@ -252,7 +252,7 @@ def test_the_archive_is_trimmed_when_its_time_is_over(store: StoreUnderTest, clo
     assert (store.counts(), store.get("q", message_id)) == ({}, None)
 
 
-def test_an_archive_without_a_time_is_kept(store: StoreUnderTest, clock: Clock) -> None:
+def test_an_archive_without_a_limit_is_kept(store: StoreUnderTest, clock: Clock) -> None:
     store.make(archive_ms=None)
     store.push("a")
     store.take()

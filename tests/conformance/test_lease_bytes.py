@@ -1,4 +1,4 @@
-"""A lease takes only as many messages as fit in a response."""
+"""A lease, a take or a page returns only as many messages as fit in a response."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ def first_letters(messages: Sequence[Delivery | StoredMessage]) -> str:
     return "".join(message.payload[:1].decode() for message in messages)
 
 
-def test_a_lease_ends_where_its_answer_is_full(store: StoreUnderTest) -> None:
+def test_a_lease_stops_when_the_response_is_full(store: StoreUnderTest) -> None:
     fill(store, "abcde")
     assert first_letters(store.lease(limit=10)) == "abc"
     assert store.counts()["ready"] == 2
     assert first_letters(store.lease(limit=10)) == "de"
 
 
-def test_a_message_that_is_too_large_by_itself_goes_all_the_same(store: StoreUnderTest) -> None:
+def test_a_message_larger_than_the_limit_is_leased_alone(store: StoreUnderTest) -> None:
     store.send(PushItem(payload=bytes(LEASE_BYTES_MAX + 1)), PushItem(payload=b"small"))
     assert [len(message.payload) for message in store.lease(limit=10)] == [LEASE_BYTES_MAX + 1]
     assert [message.payload for message in store.lease(limit=10)] == [b"small"]
 
 
-def test_what_is_in_front_of_others_is_counted_with_them(store: StoreUnderTest) -> None:
+def test_messages_with_a_priority_count_towards_the_limit(store: StoreUnderTest) -> None:
     fill(store, "cdef")
     fill(store, "ab", priority=1)
     assert first_letters(store.lease(limit=10)) == "abc"
     assert first_letters(store.lease(limit=10)) == "def"
 
 
-def test_those_who_share_a_reading_find_no_empty_queue(store: StoreUnderTest) -> None:
-    """The one for whom there was no room is told to ask again, not that there is nothing."""
+def test_leases_of_one_batch_share_the_limit_and_are_told_to_retry(store: StoreUnderTest) -> None:
+    """A lease that got no room in the response is told to retry, not that the queue is empty."""
     fill(store, "abcdef")
     outcomes = store.apply([Lease(queue="q", limit=2) for _ in range(3)])
     assert [first_letters(outcome.messages) for outcome in outcomes] == ["ab", "c", ""]
@@ -52,13 +52,13 @@ def test_those_who_share_a_reading_find_no_empty_queue(store: StoreUnderTest) ->
     assert first_letters(store.lease(limit=10)) == "def"
 
 
-def test_a_take_ends_there_too(store: StoreUnderTest) -> None:
+def test_a_take_stops_when_the_response_is_full(store: StoreUnderTest) -> None:
     fill(store, "abcd")
     assert first_letters(store.take(limit=10).messages) == "abc"
     assert first_letters(store.take(limit=10).messages) == "d"
 
 
-def test_dead_letters_do_too(store: StoreUnderTest) -> None:
+def test_a_lease_of_dead_letters_stops_when_the_response_is_full(store: StoreUnderTest) -> None:
     store.make(max_attempts=1)
     fill(store, "abcd")
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_dead_letters_do_too(store: StoreUnderTest) -> None:
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_a_page_does_too_and_the_next_goes_on_there(store: StoreUnderTest, state: State) -> None:
+def test_a_full_page_ends_early_and_the_next_one_continues(store: StoreUnderTest, state: State) -> None:
     store.make(max_attempts=1, archive_ms=None)
     fill(store, "abcd", **({"delay_ms": 1_000} if state is State.SCHEDULED else {}))
     if state in (State.LEASED, State.DEAD):
@@ -85,7 +85,7 @@ def test_a_page_does_too_and_the_next_goes_on_there(store: StoreUnderTest, state
     assert sorted(first_letters(list(store.export("q")))) == [*"abcd"]
 
 
-def test_a_page_of_both_lanes_ends_there_too(store: StoreUnderTest) -> None:
+def test_a_full_page_of_mixed_priorities_ends_early(store: StoreUnderTest) -> None:
     fill(store, "cdef")
     fill(store, "ab", priority=1)
     first, after = store.peek("q", limit=10)
@@ -95,7 +95,7 @@ def test_a_page_of_both_lanes_ends_there_too(store: StoreUnderTest) -> None:
 
 
 @pytest.mark.parametrize("priority", [0, 1])
-def test_a_scope_does_too_whichever_queues_it_meets(store: StoreUnderTest, clock: Clock, priority: int) -> None:
+def test_a_lease_by_scope_stops_when_the_response_is_full(store: StoreUnderTest, clock: Clock, priority: int) -> None:
     for name, queue in [("a", "n/t/x"), ("b", "n/t/y"), ("c", "n/t/x"), ("d", "n/t/y"), ("e", "n/u/z")]:
         fill(store, name, queue, priority=priority)
         clock.advance(1)
@@ -104,6 +104,6 @@ def test_a_scope_does_too_whichever_queues_it_meets(store: StoreUnderTest, clock
     assert (len(first), sorted(first + second)) == (FULL, list("abcde"))
 
 
-def test_small_messages_are_not_held_up(store: StoreUnderTest) -> None:
+def test_small_messages_are_not_limited(store: StoreUnderTest) -> None:
     store.apply([push_command(str(number)) for number in range(100)])
     assert len(store.lease(limit=1_000)) == 100

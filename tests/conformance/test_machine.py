@@ -27,8 +27,8 @@ from tests.conformance.recount import check_tables, kept_keys, last_id
 from tests.conformance.support import Clock
 from tests.postgres import cluster, drop_schema, new_schema
 
+# Number of random examples for a long run. By default a few fixed examples run.
 EXAMPLES = os.environ.get("PENSTOCK_EXAMPLES")
-"""How many to try instead of the same few, for a long run."""
 pytestmark = pytest.mark.timeout(900 if EXAMPLES is None else 0)
 
 
@@ -44,8 +44,8 @@ class Machine(RuleBasedStateMachine):
         self.leases: r.Leases = []
         self.db = self.look_inside()
 
+    # True if a rolled-back transaction uses up ids.
     gaps = False
-    """Whether a transaction that is undone uses up ids."""
     busy_exactly = True
 
     def prepare(self) -> None:
@@ -73,7 +73,7 @@ class Machine(RuleBasedStateMachine):
     @initialize(options=st.lists(st.one_of(st.just({}), r.changes), min_size=len(r.QUEUES), max_size=len(r.QUEUES)))
     def make_queues(self, options: list[dict[str, Any]]) -> None:
         for name, chosen in zip(r.QUEUES, options, strict=True):
-            self.run(r.Same(c.Configure, {"queue": name, "changes": chosen, "create": r.OPTIONS}))
+            self.run(r.FixedCommand(c.Configure, {"queue": name, "changes": chosen, "create": r.OPTIONS}))
 
     def run(self, *recipes: r.Recipe) -> None:
         found = self.stores[self.turn].apply([recipe.make(self.leases, for_store=True) for recipe in recipes])
@@ -111,7 +111,7 @@ class Machine(RuleBasedStateMachine):
                 self.leases.append((ours, model))
 
     def compare_wake(self, got: int | None, exact: int | None) -> None:
-        """A store may wake its waiters too early, never too late."""
+        """Check that the store wakes waiting polls at the latest when the model does; earlier is allowed."""
         assert got is None or got > self.clock.now
         if exact is not None:
             assert got is not None
@@ -144,11 +144,11 @@ class Machine(RuleBasedStateMachine):
         self.work(lease, settle)
 
     def work(self, lease: r.Recipe, settle: r.Settle) -> None:
-        """Lease, and settle all of it as a good consumer does."""
+        """Lease messages and settle all of them, as a correct consumer does."""
         before = len(self.leases)
         self.run(lease)
         if picks := [(number, "right") for number in range(len(self.leases) - before)]:
-            self.run(replace(settle, picks=picks, astray=False))
+            self.run(replace(settle, picks=picks, wrong_queue=False))
 
     @rule(
         queue=r.queue_names,
@@ -160,18 +160,22 @@ class Machine(RuleBasedStateMachine):
     def settle_in_parts(
         self, queue: str, other: str, turns: list[tuple[bool, int]], settles: list[Any], ms: int
     ) -> None:
-        """Lease a batch, whose ids have gaps if another queue has some of them, and settle parts of it, some twice."""
+        """Lease a batch and settle parts of it, some twice. Pushes to another queue can leave gaps between the ids."""
         for is_other, count in turns:
             messages = [PushItem(payload=b"x")] * count
-            self.run(r.Same(c.Push, {"queue": other if is_other else queue, "messages": messages, "create": r.OPTIONS}))
+            self.run(
+                r.FixedCommand(
+                    c.Push, {"queue": other if is_other else queue, "messages": messages, "create": r.OPTIONS}
+                )
+            )
         before = len(self.leases)
-        self.run(r.Same(c.Lease, {"queue": queue, "limit": 12, "worker": "w"}))
+        self.run(r.FixedCommand(c.Lease, {"queue": queue, "limit": 12, "worker": "w"}))
         count = len(self.leases) - before
         for verb, numbers, token in settles if count else ():
             self.run(r.Settle(verb, [(number % count, token) for number in numbers], False))
             self.counters_are_right()
         self.clock.advance(ms)
-        self.run(r.Same(c.CatchUp, {"queue": queue}))
+        self.run(r.FixedCommand(c.CatchUp, {"queue": queue}))
 
     @rule(
         queue=r.queue_names,
@@ -181,15 +185,15 @@ class Machine(RuleBasedStateMachine):
         then=st.sampled_from(["", "redrive", "ack"]),
     )
     def fail(self, queue: str, messages: list[PushItem], times: int, error: str | None, then: str) -> None:
-        """Lease all and nack all, until they die of it; and see to the dead letters."""
-        self.run(r.Same(c.Push, {"queue": queue, "messages": messages, "create": r.OPTIONS}))
+        """Lease and nack all messages until they are dead letters, then redrive or ack those."""
+        self.run(r.FixedCommand(c.Push, {"queue": queue, "messages": messages, "create": r.OPTIONS}))
         for _ in range(times):
-            everything = r.Same(c.Lease, {"queue": queue, "limit": 20})
+            everything = r.FixedCommand(c.Lease, {"queue": queue, "limit": 20})
             self.work(everything, r.Settle(c.Nack, [], False, {"delay_ms": 0, "error": error}))
         if then == "redrive":
-            self.run(r.Same(c.Redrive, {"queue": queue}))
+            self.run(r.FixedCommand(c.Redrive, {"queue": queue}))
         elif then == "ack":
-            self.work(r.Same(c.Lease, {"queue": queue + ".dlq", "limit": 2}), r.Settle(c.Ack, [], False))
+            self.work(r.FixedCommand(c.Lease, {"queue": queue + ".dlq", "limit": 2}), r.Settle(c.Ack, [], False))
 
     @rule(recipe=st.one_of(r.configure, r.configure, r.configure, r.pause))
     def change(self, recipe: r.Recipe) -> None:
@@ -204,13 +208,17 @@ class Machine(RuleBasedStateMachine):
         self.clock.advance(ms)
         self.run(recipe)
 
-    @rule(recipes=st.lists(st.one_of(r.anything, st.builds(r.Together, st.lists(r.anything, max_size=3))), max_size=4))
+    @rule(
+        recipes=st.lists(
+            st.one_of(r.anything, st.builds(r.TransactRecipe, st.lists(r.anything, max_size=3))), max_size=4
+        )
+    )
     def several(self, recipes: list[r.Recipe]) -> None:
         self.run(*recipes)
 
     @rule(recipes=st.lists(r.anything, min_size=1, max_size=4))
     def transact(self, recipes: list[r.Recipe]) -> None:
-        self.run(r.Together(recipes))
+        self.run(r.TransactRecipe(recipes))
 
     @rule(
         queue=r.queue_or_dlq,
@@ -279,10 +287,10 @@ class PostgresMachine(Machine):
 
     def run(self, *recipes: r.Recipe) -> None:
         super().run(*recipes)
-        # A store may leave what is overdue to a push in the next second; the model expires it at once.
+        # A store may postpone expirations to a push in the next second. The model expires messages at once.
         commands = [recipe.make(self.leases, for_store=True) for recipe in recipes]
         for queue in sorted({command.queue for command in commands if isinstance(command, c.Push)}):
-            super().run(r.Same(c.CatchUp, {"queue": queue}))
+            super().run(r.FixedCommand(c.CatchUp, {"queue": queue}))
 
     def open(self) -> Store:
         return open_store(self.schema, self.clock, journal=self.journal)
@@ -304,7 +312,7 @@ class PostgresMachine(Machine):
 
 
 class UnjournalledMachine(PostgresMachine):
-    """Records no events, as a program without a server does by default."""
+    """A store without a journal, which is the default for a program without a server."""
 
     journal = False
 
@@ -316,7 +324,7 @@ def settled(examples: int) -> settings:
         stateful_step_count=40,
         database=None,
         print_blob=True,
-        # Shrinking takes minutes: it is for whoever looks for the cause.
+        # Shrinking takes minutes, so only long runs that look for a cause do it.
         phases=[Phase.generate] if EXAMPLES is None else list(Phase),
         suppress_health_check=list(HealthCheck),
     )

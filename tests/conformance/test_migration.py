@@ -1,4 +1,4 @@
-"""Migrating a store to the other kind, and back."""
+"""A store is migrated from SQLite to PostgreSQL and back without a change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from penstock.log.streams import FileStreams, streams_beside
 from penstock.migration.migrate import migrate
 from penstock.migration.postgres_streams import PostgresStreamSide
 from penstock.migration.streams import FileStreamEndpoint
-from tests.conformance.migration_support import Database, File, fill, seen
+from tests.conformance.migration_support import Database, File, fill, snapshot
 from tests.conformance.recipes import Leases, Recipe, anything
 from tests.conformance.support import MINUTE_MS, Clock, StoreUnderTest, ids
 from tests.postgres import drop_schema
@@ -52,25 +52,25 @@ def stores(tmp_path: Path) -> Iterator[Stores]:
     drop_schema(opened[1].schema)
 
 
-def filled(store: File) -> File:
+def fill_and_close(store: File) -> File:
     fill(store.open())
     store.close()
     return store
 
 
-def test_what_was_moved_there_and_back_is_what_it_was(stores: Stores) -> None:
+def test_a_store_moved_there_and_back_is_unchanged(stores: Stores) -> None:
     file, database, back = stores
     fill(file.open())
-    before = seen(file)
+    before = snapshot(file)
     file.close()
     there = migrate(file.url, database.url, clock=file.clock)
-    # A listing of queues is in the order of their names.
+    # Queues are listed in the order of their names.
     assert [queue.name for queue in there.queues] == list(before)[2:]
-    assert seen(database.open()) == before
+    assert snapshot(database.open()) == before
     database.check()
     database.close()
     again = migrate(database.url, str(back.path), clock=file.clock)
-    assert seen(back.open()) == before
+    assert snapshot(back.open()) == before
     back.check()
     assert (again.queues, again.messages, again.checksum) == (there.queues, there.messages, there.checksum)
     assert not there.resumed
@@ -79,14 +79,14 @@ def test_what_was_moved_there_and_back_is_what_it_was(stores: Stores) -> None:
 
 def test_every_state_is_moved(stores: Stores) -> None:
     file, database, _ = stores
-    moved = migrate(filled(file).url, database.url)
+    moved = migrate(fill_and_close(file).url, database.url)
     for state in State:
         assert sum(getattr(queue, state) for queue in moved.queues) > 0
     (queue,) = [queue for queue in moved.queues if queue.name == "buried"]
     assert (queue.dead, queue.leased) == (1, 1)
 
 
-def test_leases_ids_and_keys_outlive_the_move(stores: Stores) -> None:
+def test_leases_ids_and_keys_survive_a_move(stores: Stores) -> None:
     file, database, back = stores
     leases = fill(file.open())
     newest = ids(file.pages(State.READY))[-1]
@@ -111,7 +111,7 @@ def use(store: StoreUnderTest, newest: int, held: Delivery) -> None:
     store.check()
 
 
-def test_keys_of_a_removed_queue_are_as_free_after_a_move(stores: Stores) -> None:
+def test_keys_of_a_dropped_queue_are_free_after_a_move(stores: Stores) -> None:
     file, database, back = stores
     keyed = PushItem(payload=b"x", key="k")
     store = file.open()
@@ -126,9 +126,9 @@ def test_keys_of_a_removed_queue_are_as_free_after_a_move(stores: Stores) -> Non
     assert store.send(keyed, queue="a/b/c", global_keys=True)[0].duplicate
 
 
-def test_rates_go_on_after_a_move(stores: Stores) -> None:
+def test_rates_continue_after_a_move(stores: Stores) -> None:
     file, database, back = stores
-    migrate(filled(file).url, database.url, clock=file.clock)
+    migrate(fill_and_close(file).url, database.url, clock=file.clock)
     database.open().push("more", queue="q")
     database.sweep()
     file.open().push("more", queue="q")
@@ -143,7 +143,7 @@ def test_rates_go_on_after_a_move(stores: Stores) -> None:
 
 @settings(max_examples=8)
 @given(st.lists(st.tuples(anything, st.sampled_from([0, 0, 1, 4, 11, 70_000])), min_size=20, max_size=60))
-def test_any_store_is_the_same_there_and_back(steps: list[tuple[Recipe, int]]) -> None:
+def test_any_store_survives_a_move_there_and_back(steps: list[tuple[Recipe, int]]) -> None:
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         file, database, back = File(Path(folder, "from.db"), clock), Database(clock), File(Path(folder, "b.db"), clock)
@@ -154,13 +154,13 @@ def test_any_store_is_the_same_there_and_back(steps: list[tuple[Recipe, int]]) -
             if isinstance(outcome, Leased):
                 leases += [(message, message) for message in outcome.messages]
             clock.advance(ms)
-        before = seen(file)
+        before = snapshot(file)
         file.close()
         migrate(file.url, database.url, clock=clock)
-        assert seen(database.open()) == before
+        assert snapshot(database.open()) == before
         database.close()
         migrate(database.url, back.url, clock=clock)
-        assert seen(back.open()) == before
+        assert snapshot(back.open()) == before
         back.check()
         back.close()
         drop_schema(database.schema)
@@ -181,9 +181,9 @@ def interrupt_after(steps: int) -> Callable[[int, int], None]:
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["there", "back"])
-def test_a_move_that_is_interrupted_after_any_step_goes_on(stores: Stores, back: bool) -> None:
+def test_a_move_interrupted_after_any_step_resumes(stores: Stores, back: bool) -> None:
     file, database, other = stores
-    source, target = filled(file).url, database.url
+    source, target = fill_and_close(file).url, database.url
     if back:
         migrate(source, target, clock=file.clock)
         source, target = target, other.url
@@ -195,8 +195,8 @@ def test_a_move_that_is_interrupted_after_any_step_goes_on(stores: Stores, back:
             with pytest.raises(CannotOpen, match="was not finished"):
                 (other if back else database).open()
     assert moved.resumed
-    before = seen(file.open())
-    assert seen((other if back else database).open()) == before
+    before = snapshot(file.open())
+    assert snapshot((other if back else database).open()) == before
 
 
 KILLED = """
@@ -213,20 +213,20 @@ migrate(sys.argv[1], sys.argv[2], step_rows=3, progress=report, clock=lambda: in
 """
 
 
-def test_a_move_that_is_killed_goes_on(stores: Stores) -> None:
+def test_a_killed_move_resumes(stores: Stores) -> None:
     file, database, _ = stores
-    source, target = filled(file).url, database.url
+    source, target = fill_and_close(file).url, database.url
     for steps in (15, 30):
         arguments = (source, target, str(steps), str(file.clock()))
         killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
         assert killed.returncode == -signal.SIGKILL
     assert migrate(source, target, clock=file.clock).resumed
-    assert seen(database.open()) == seen(file.open())
+    assert snapshot(database.open()) == snapshot(file.open())
 
 
-def test_a_source_that_was_used_since_the_move_began_is_refused(stores: Stores) -> None:
+def test_a_source_changed_during_the_move_is_refused(stores: Stores) -> None:
     file, database, _ = stores
-    filled(file)
+    fill_and_close(file)
     with pytest.raises(Interrupted):
         migrate(file.url, database.url, progress=interrupt_after(3))
     file.open().push("meanwhile", queue="q")
@@ -235,7 +235,7 @@ def test_a_source_that_was_used_since_the_move_began_is_refused(stores: Stores) 
         migrate(file.url, database.url)
 
 
-def test_what_no_counter_knows_of_is_found_by_the_comparison(stores: Stores) -> None:
+def test_a_change_without_a_counter_is_found_by_the_comparison(stores: Stores) -> None:
     file, database, _ = stores
     held = fill(file.open())["held"]
     file.close()
@@ -249,9 +249,9 @@ def test_what_no_counter_knows_of_is_found_by_the_comparison(stores: Stores) -> 
         database.open()
 
 
-def test_a_store_that_others_have_open_is_refused(stores: Stores) -> None:
+def test_a_store_that_is_open_elsewhere_is_refused(stores: Stores) -> None:
     file, database, back = stores
-    filled(file).open()
+    fill_and_close(file).open()
     with pytest.raises(StoreBusy, match="open"):
         migrate(file.url, database.url)
     file.close()
@@ -265,9 +265,9 @@ def test_a_store_that_others_have_open_is_refused(stores: Stores) -> None:
         migrate(database.url, back.url)
 
 
-def test_a_target_that_holds_something_is_refused(stores: Stores) -> None:
+def test_a_target_that_is_not_empty_is_refused(stores: Stores) -> None:
     file, database, back = stores
-    filled(file)
+    fill_and_close(file)
     database.open().push("mine")
     database.close()
     with pytest.raises(TargetNotEmpty):
@@ -279,18 +279,18 @@ def test_a_target_that_holds_something_is_refused(stores: Stores) -> None:
     assert database.open().counts() == {"ready": 1}
 
 
-def test_an_unfinished_target_is_only_for_its_own_source(stores: Stores) -> None:
+def test_an_unfinished_target_accepts_only_its_own_source(stores: Stores) -> None:
     file, database, other = stores
-    filled(file)
+    fill_and_close(file)
     with pytest.raises(Interrupted):
         migrate(file.url, database.url, progress=interrupt_after(3))
-    filled(other)
+    fill_and_close(other)
     with pytest.raises(TargetNotEmpty):
         migrate(other.url, database.url)
     assert migrate(file.url, database.url).resumed
 
 
-def test_a_move_needs_a_source_and_two_kinds(stores: Stores) -> None:
+def test_a_move_needs_a_source_and_two_different_stores(stores: Stores) -> None:
     file, database, back = stores
     with pytest.raises(CannotOpen, match="no file"):
         migrate(file.url, database.url)
@@ -305,8 +305,8 @@ def test_a_move_needs_a_source_and_two_kinds(stores: Stores) -> None:
             migrate(database.url, nothing)
 
 
-def stream_world(streams: Streams) -> dict[str, object]:
-    """All that can be seen of streams, but for what depends on the time of looking."""
+def stream_snapshot(streams: Streams) -> dict[str, object]:
+    """Return everything that can be read from streams, except values that depend on the current time."""
     world: dict[str, object] = {}
     for info in streams.list_streams():
         records = streams.read(info.name, info.first, limit=10_000).records if info.next > info.first else []
@@ -327,28 +327,28 @@ def fill_streams(path: Path) -> dict[str, object]:
             streams.append("long", [str(number).encode() * 20_000, b"x"])
         streams.trim("long")
         assert streams.show("long").first > 0
-        return stream_world(streams)
+        return stream_snapshot(streams)
 
 
-def test_streams_that_were_moved_there_and_back_are_what_they_were(stores: Stores) -> None:
+def test_streams_moved_there_and_back_are_unchanged(stores: Stores) -> None:
     file, database, back = stores
-    filled(file)
+    fill_and_close(file)
     before = fill_streams(file.path)
     there = migrate(file.url, database.url)
     assert (there.streams, there.left_behind) == (3, {})
     with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
-        assert stream_world(streams) == before
+        assert stream_snapshot(streams) == before
         assert all(not streams.check(name).findings for name in before)
     again = migrate(database.url, str(back.path))
     assert (again.records, again.streams_checksum) == (there.records, there.streams_checksum)
     with closing(FileStreams(streams_beside(back.path))) as files:
-        assert stream_world(files) == before
+        assert stream_snapshot(files) == before
         assert files.append("n/t/deep", [b"on"]).first == 3
 
 
-def test_streams_that_were_moved_go_on_where_they_were(stores: Stores) -> None:
+def test_moved_streams_continue_at_their_offsets(stores: Stores) -> None:
     file, database, _ = stores
-    filled(file)
+    fill_and_close(file)
     fill_streams(file.path)
     migrate(file.url, database.url)
     with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
@@ -357,9 +357,9 @@ def test_streams_that_were_moved_go_on_where_they_were(stores: Stores) -> None:
         assert [record.data for record in streams.next("n/t/deep", "reader").records] == [b"\xff" * 200_000]
 
 
-def test_records_that_no_index_knows_of_after_a_power_cut_are_moved(stores: Stores) -> None:
+def test_records_missing_from_the_index_after_a_power_cut_are_moved(stores: Stores) -> None:
     file, database, _ = stores
-    filled(file)
+    fill_and_close(file)
     root = streams_beside(file.path)
     with closing(FileStreams(root)) as streams:
         streams.create("s")
@@ -377,7 +377,7 @@ def test_records_that_no_index_knows_of_after_a_power_cut_are_moved(stores: Stor
 
 def test_a_stream_with_a_gap_is_moved_once_it_is_repaired(stores: Stores) -> None:
     file, database, _ = stores
-    filled(file)
+    fill_and_close(file)
     with closing(FileStreams(streams_beside(file.path))) as streams:
         streams.create("s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN))
         for _ in range(3):
@@ -392,17 +392,17 @@ def test_a_stream_with_a_gap_is_moved_once_it_is_repaired(stores: Stores) -> Non
         assert streams.next_offset("s") == 3
 
 
-def test_streams_stay_behind_only_when_that_is_asked_for(stores: Stores) -> None:
+def test_streams_are_left_behind_only_on_request(stores: Stores) -> None:
     file, database, _ = stores
-    filled(file)
+    fill_and_close(file)
     fill_streams(file.path)
     moved = migrate(file.url, database.url, leave_streams=True)
     assert (moved.streams, moved.left_behind) == (0, {"streams": 3})
 
 
-def test_a_stream_that_someone_appends_to_is_not_moved(stores: Stores) -> None:
+def test_a_stream_with_an_active_writer_is_not_moved(stores: Stores) -> None:
     file, database, _ = stores
-    filled(file)
+    fill_and_close(file)
     with closing(FileStreams(streams_beside(file.path))) as streams:
         streams.create("s")
         streams.append("s", [b"a"])
@@ -410,9 +410,9 @@ def test_a_stream_that_someone_appends_to_is_not_moved(stores: Stores) -> None:
             migrate(file.url, database.url)
 
 
-def test_streams_that_the_target_has_are_left_alone(stores: Stores) -> None:
+def test_existing_streams_of_the_target_are_left_alone(stores: Stores) -> None:
     file, database, _ = stores
-    filled(file)
+    fill_and_close(file)
     fill_streams(file.path)
     with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
         streams.create("mine")
@@ -421,9 +421,9 @@ def test_streams_that_the_target_has_are_left_alone(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_move_of_streams_goes_on_where_it_was_interrupted(stores: Stores, there: bool) -> None:
+def test_an_interrupted_move_of_streams_resumes(stores: Stores, there: bool) -> None:
     file, database, back = stores
-    filled(file)
+    fill_and_close(file)
     before = fill_streams(file.path)
     if not there:
         migrate(file.url, database.url)
@@ -446,13 +446,13 @@ def test_a_move_of_streams_goes_on_where_it_was_interrupted(stores: Stores, ther
     assert moved.resumed
     if there:
         with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
-            assert stream_world(streams) == before
+            assert stream_snapshot(streams) == before
     else:
         with closing(FileStreams(streams_beside(back.path))) as files:
-            assert stream_world(files) == before
+            assert stream_snapshot(files) == before
 
 
-def test_the_journal_stays_whole_with_its_file(stores: Stores) -> None:
+def test_the_journal_stays_complete_with_its_file(stores: Stores) -> None:
     file, database, _ = stores
     journalled = StoreUnderTest(file.path, persists=True)
     fill(journalled)
@@ -465,8 +465,8 @@ def test_the_journal_stays_whole_with_its_file(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_the_journal_of_a_target_tells_of_all_that_was_moved_there(stores: Stores, early: bool) -> None:
-    """Whether it began before the move, or begins when the target is first opened."""
+def test_the_journal_of_a_target_accounts_for_everything_moved(stores: Stores, early: bool) -> None:
+    """The journal begins either before the migration or when the target is first opened."""
     file, database, back = stores
     leases = fill(file.open())
     file.close()
@@ -485,7 +485,7 @@ def test_the_journal_of_a_target_tells_of_all_that_was_moved_there(stores: Store
         target.close()
 
 
-def test_what_postgresql_cannot_write_in_a_text_is_replaced(stores: Stores) -> None:
+def test_characters_that_postgresql_cannot_store_are_replaced(stores: Stores) -> None:
     file, database, _ = stores
     file.open().push("x")
     file.nack(file.lease_one(), error="a\0b")

@@ -1,4 +1,4 @@
-"""Moving messages to another queue is atomic."""
+"""Messages move to another queue atomically."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def move(store: StoreUnderTest, ids: list[int], state: State = State.DEAD, targe
 
 
 @pytest.mark.parametrize("target", ["other", "ns/task/other"])
-def test_dead_letters_move_in_the_order_given_and_are_new_there(store: StoreUnderTest, target: str) -> None:
+def test_dead_letters_move_in_the_given_order_as_new_messages(store: StoreUnderTest, target: str) -> None:
     store.make(max_attempts=1)
     store.make(target, max_size=1, delay_ms=1_000)
     first, second = store.bury("a", "b")
@@ -29,7 +29,7 @@ def test_dead_letters_move_in_the_order_given_and_are_new_there(store: StoreUnde
 
 
 @pytest.mark.parametrize("state", [State.READY, State.SCHEDULED])
-def test_what_waits_moves_too(store: StoreUnderTest, state: State) -> None:
+def test_waiting_messages_move_too(store: StoreUnderTest, state: State) -> None:
     store.make("other")
     plain, filed = store.push("plain") + store.push("filed", priority=1)
     later = store.push("later", delay_ms=10)
@@ -39,7 +39,7 @@ def test_what_waits_moves_too(store: StoreUnderTest, state: State) -> None:
     assert [store.state(each) for each in wanted] == [None] * len(wanted)
 
 
-def test_what_has_left_the_state_stays_and_nothing_moves_twice(store: StoreUnderTest) -> None:
+def test_messages_in_another_state_stay_and_none_moves_twice(store: StoreUnderTest) -> None:
     store.make(max_attempts=1)
     store.make("other")
     store.bury("a", "b")
@@ -52,7 +52,7 @@ def test_what_has_left_the_state_stays_and_nothing_moves_twice(store: StoreUnder
     assert store.counts("other") == {"ready": 1}
 
 
-def test_without_its_target_nothing_moves(store: StoreUnderTest, clock: Clock) -> None:
+def test_nothing_moves_if_the_target_is_missing(store: StoreUnderTest, clock: Clock) -> None:
     store.make(max_attempts=1)
     (dead,) = store.bury("a")
     with pytest.raises(UnknownQueue):
@@ -62,7 +62,7 @@ def test_without_its_target_nothing_moves(store: StoreUnderTest, clock: Clock) -
     assert store.state(dead) is State.DEAD
 
 
-def test_queues_that_name_another_for_their_dead_letters_are_found(store: StoreUnderTest) -> None:
+def test_queues_that_name_a_dead_letter_queue_are_found(store: StoreUnderTest) -> None:
     for name, dlq in (("a", "other"), ("b", "other"), ("c", "another"), ("d", True), ("other", True)):
         store.make(name, dlq=dlq, max_attempts=1)
     assert sorted(store.forwarders("other")) == ["a", "b"]
@@ -72,7 +72,7 @@ def test_queues_that_name_another_for_their_dead_letters_are_found(store: StoreU
     assert store.forwarders() == ["a"]
 
 
-def test_an_export_of_dead_letters_has_nothing_else(store: StoreUnderTest) -> None:
+def test_an_export_of_dead_letters_contains_nothing_else(store: StoreUnderTest) -> None:
     store.make(max_attempts=1)
     store.bury("dead")
     store.push("ready")

@@ -1,4 +1,4 @@
-"""Lease order: priority, then the time of availability, then id."""
+"""Messages are leased by priority, then by the time they became available, then by id."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from penstock.core.model import PushItem, State
 from tests.conformance.support import Clock, StoreUnderTest, texts
 
 
-def test_without_priorities_and_delays_the_order_is_that_of_the_pushes(store: StoreUnderTest, clock: Clock) -> None:
+def test_without_priorities_and_delays_messages_are_fifo(store: StoreUnderTest, clock: Clock) -> None:
     for batch in (["1", "2"], ["3"], ["4", "5", "6"]):
         store.push(*batch)
         clock.advance(1)
@@ -14,7 +14,7 @@ def test_without_priorities_and_delays_the_order_is_that_of_the_pushes(store: St
     assert store.drain() == ["5", "6"]
 
 
-def test_higher_priority_comes_first_and_is_fifo_in_itself(store: StoreUnderTest) -> None:
+def test_higher_priority_comes_first_and_equals_are_fifo(store: StoreUnderTest) -> None:
     for payload, priority in [("0a", 0), ("9a", 9), ("-1", -1), ("9b", 9), ("0b", 0), ("-2", -2)]:
         store.push(payload, priority=priority)
     assert store.drain() == ["9a", "9b", "0a", "0b", "-1", "-2"]
@@ -29,7 +29,7 @@ def test_messages_with_and_without_a_ttl_keep_one_order(store: StoreUnderTest, c
     ]
 
 
-def test_a_due_message_stands_where_its_time_puts_it(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_due_message_is_ordered_by_its_due_time(store: StoreUnderTest, clock: Clock) -> None:
     store.push("delayed", delay_ms=10)
     clock.advance(5)
     store.push("earlier")
@@ -40,7 +40,7 @@ def test_a_due_message_stands_where_its_time_puts_it(store: StoreUnderTest, cloc
     assert store.drain() == ["earlier", "delayed", "same time", "later"]
 
 
-def test_a_batch_mixes_what_is_plain_with_what_is_not(store: StoreUnderTest) -> None:
+def test_plain_and_other_messages_share_one_order(store: StoreUnderTest) -> None:
     store.send(
         PushItem(payload=b"a"),
         PushItem(payload=b"b", ttl_ms=1_000),
@@ -50,7 +50,7 @@ def test_a_batch_mixes_what_is_plain_with_what_is_not(store: StoreUnderTest) -> 
     assert texts(store.lease(limit=10)) == ["first", "a", "b", "c"]
 
 
-def test_a_lapsed_message_returns_to_its_place(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_message_with_an_expired_lease_returns_to_its_place(store: StoreUnderTest, clock: Clock) -> None:
     store.push("a", "b", "c")
     store.lease(limit=2, lease_ms=10)
     clock.advance(10)
@@ -67,7 +67,7 @@ def test_a_released_message_returns_to_its_place(store: StoreUnderTest, clock: C
     assert store.drain() == ["a", "b", "c"]
 
 
-def test_a_message_nacked_without_delay_goes_behind_what_is_there(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_message_nacked_without_delay_goes_to_the_end(store: StoreUnderTest, clock: Clock) -> None:
     store.push("a", "b")
     a = store.lease_one()
     clock.advance(1)
@@ -85,7 +85,7 @@ def test_a_nacked_message_keeps_its_priority(store: StoreUnderTest, clock: Clock
     assert store.drain() == ["high", "low"]
 
 
-def test_a_lapsed_retry_returns_to_the_place_of_the_retry(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_retry_with_an_expired_lease_returns_to_its_place(store: StoreUnderTest, clock: Clock) -> None:
     store.push("a")
     clock.advance(1)
     store.push("b")
@@ -110,9 +110,7 @@ def test_a_clock_that_steps_back_never_reorders_pushes(store: StoreUnderTest, cl
     assert store.drain() == ["1", "2", "3", "4", "5"]
 
 
-def test_what_comes_back_is_behind_what_was_pushed_though_the_clock_stepped_back(
-    store: StoreUnderTest, clock: Clock
-) -> None:
+def test_a_nacked_message_goes_to_the_end_though_the_clock_stepped_back(store: StoreUnderTest, clock: Clock) -> None:
     store.make(max_attempts=2)
     store.bury("redriven")
     store.push("nacked")
@@ -123,12 +121,12 @@ def test_what_comes_back_is_behind_what_was_pushed_though_the_clock_stepped_back
     store.nack(nacked, delay_ms=0)
     store.redrive()
     clock.advance(20)
-    # All four stand at one time, and there the ids decide: none is before its turn.
+    # All four messages have the same time, so their ids decide the order.
     assert {m.available_at for m in store.pages(State.READY)} == {clock.now - 15}
     assert store.drain() == ["redriven", "nacked", "pushed", "also"]
 
 
-def test_the_order_that_peek_shows_is_the_order_of_leases(store: StoreUnderTest, clock: Clock) -> None:
+def test_peek_shows_the_order_of_leases(store: StoreUnderTest, clock: Clock) -> None:
     for number in range(30):
         store.push(str(number), priority=number % 3, ttl_ms=10_000 if number % 2 else None)
         clock.advance(number % 2)

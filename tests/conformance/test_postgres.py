@@ -1,5 +1,4 @@
-"""What only a database server can do: lose its connection, be shared by many, and take a push into the user's own
-transaction."""
+"""PostgreSQL only: lost connections, many servers on one database, and pushes in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from tests.postgres import Cluster, cluster, drop_schema, new_schema
 
 @pytest.fixture
 def mine(on_server: PostgresUnderTest) -> Iterator[psycopg.Connection]:
-    """A connection of the user's own."""
+    """The caller's own connection."""
     with psycopg.connect(cluster().url) as connection:
         connection.execute("CREATE TEMPORARY TABLE mine (x int)")
         connection.commit()
@@ -40,7 +39,7 @@ def schema() -> Iterator[str]:
     drop_schema(name)
 
 
-def test_what_is_committed_after_it_was_due_comes_at_once(
+def test_a_delayed_message_committed_after_it_was_due_is_leased_at_once(
     on_server: PostgresUnderTest, mine: psycopg.Connection
 ) -> None:
     clock = on_server.clock
@@ -57,7 +56,7 @@ def test_what_is_committed_after_it_was_due_comes_at_once(
     eventually(lambda: bool(another.apply([Lease(queue="q")])[0].messages))
 
 
-def test_a_slow_commit_of_what_was_due_meanwhile_is_told(
+def test_a_slow_commit_of_a_message_already_due_wakes_others(
     on_server: PostgresUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = on_server.clock
@@ -65,7 +64,7 @@ def test_a_slow_commit_of_what_was_due_meanwhile_is_told(
     another = on_server.open_another()
     commit = PostgresTransaction.commit
 
-    def slowly(tx: PostgresTransaction) -> None:
+    def commit_slowly(tx: PostgresTransaction) -> None:
         if tx.schedules:
             clock.advance(5_000)
             another.apply([Lease(queue="q")])
@@ -74,12 +73,12 @@ def test_a_slow_commit_of_what_was_due_meanwhile_is_told(
             time.sleep(2 * SLACK_MS / 1000)
         commit(tx)
 
-    monkeypatch.setattr(PostgresTransaction, "commit", slowly)
+    monkeypatch.setattr(PostgresTransaction, "commit", commit_slowly)
     on_server.send(PushItem(payload=b"late", delay_ms=1_000))
     eventually(lambda: bool(another.apply([Lease(queue="q")])[0].messages))
 
 
-def test_ten_servers_that_start_at_once_make_one_schema(schema: str) -> None:
+def test_ten_servers_that_start_at_once_create_one_schema(schema: str) -> None:
     stores: list[PostgresStore] = []
     url = cluster().url
 
@@ -100,7 +99,7 @@ def test_ten_servers_that_start_at_once_make_one_schema(schema: str) -> None:
         store.close()
 
 
-def test_a_schema_is_named_in_the_url_too_and_checked(schema: str) -> None:
+def test_a_schema_in_the_url_is_used_and_validated(schema: str) -> None:
     store = PostgresStore(f"{cluster().url}&schema={schema}")
     assert schema in store.where
     store.close()
@@ -108,13 +107,13 @@ def test_a_schema_is_named_in_the_url_too_and_checked(schema: str) -> None:
         PostgresStore(cluster().url, schema="no such; name")
 
 
-def test_a_backup_is_pg_dumps_affair(on_server: PostgresUnderTest, tmp_path: Path) -> None:
+def test_a_backup_is_refused_in_favour_of_pg_dump(on_server: PostgresUnderTest, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="pg_dump"):
         on_server.backup(tmp_path / "copy")
     on_server.shorten_log()
 
 
-def test_time_is_the_databases(schema: str) -> None:
+def test_time_is_taken_from_the_database(schema: str) -> None:
     store = PostgresStore(cluster().url, schema=schema)
     before = system_clock()
     (pushed,) = store.apply([push_command("a")])
@@ -154,7 +153,7 @@ def test_a_store_does_not_wake_itself(on_server: PostgresUnderTest) -> None:
     assert on_server.version() == before
 
 
-def test_an_idle_queue_leaves_the_list_of_the_busy(on_server: PostgresUnderTest) -> None:
+def test_an_idle_queue_leaves_the_list_of_busy_queues(on_server: PostgresUnderTest) -> None:
     on_server.push("a", queue="n/t/x")
     on_server.push("b", queue="n/t/y")
     on_server.ack(on_server.lease_one("n/t/x"))
@@ -180,7 +179,7 @@ def test_counters_are_the_same_before_and_after_folding(on_server: PostgresUnder
     assert on_server.drain() == ["c"]
 
 
-def test_connections_that_were_ended_are_made_anew(on_server: PostgresUnderTest) -> None:
+def test_terminated_connections_are_reopened(on_server: PostgresUnderTest) -> None:
     on_server.push("a")
     with psycopg.connect(cluster().url, autocommit=True) as connection:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'penstock'")
@@ -189,7 +188,7 @@ def test_connections_that_were_ended_are_made_anew(on_server: PostgresUnderTest)
     assert on_server.counts() == {"leased": 2}
 
 
-def test_a_database_that_is_gone_is_said_so_and_comes_back(schema: str) -> None:
+def test_an_unreachable_database_is_reported_and_recovers(schema: str) -> None:
     own = Cluster()
     try:
         store = PostgresStore(own.url, schema=schema)
@@ -218,7 +217,7 @@ def test_a_database_that_is_gone_is_said_so_and_comes_back(schema: str) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_repeated(schema: str, kept: bool) -> None:
+def test_a_commit_with_a_lost_response_is_neither_lost_nor_repeated(schema: str, kept: bool) -> None:
     before = PostgresStore(cluster().url, schema=schema)
     before.apply([push_command("before")])
     (leased,) = before.apply([Lease(queue="q")])
@@ -236,14 +235,14 @@ def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_repeated(schema: str
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_push_whose_answer_was_lost_is_done_once_and_returns_its_id(schema: str, kept: bool) -> None:
+def test_a_push_with_a_lost_response_is_done_once_and_returns_its_id(schema: str, kept: bool) -> None:
     PostgresStore(cluster().url, schema=schema).close()
     with Cutter(cluster().folder, cut_before=not kept) as cutter:
         store = PostgresStore(f"postgresql://postgres@/postgres?host={cutter.folder}", schema=schema)
         cutter.armed.set()
         (first,) = store.apply([push_command("once")])
         assert cutter.cuts == 1
-        # Now that the queue is known, the push and its commit are one round trip.
+        # The queue is cached now, so the push and its commit are one round trip.
         store._pool.drop_idle()
         cutter.at = b".take_ids"
         cutter.armed.set()
@@ -255,11 +254,9 @@ def test_a_push_whose_answer_was_lost_is_done_once_and_returns_its_id(schema: st
         store.close()
 
 
-@pytest.mark.parametrize("way", ["on_server", "unjournalled"])
-def test_a_database_that_is_slow_to_say_when_to_wake_is_not_asked_again_and_again(
-    request: pytest.FixtureRequest, way: str
-) -> None:
-    store: PostgresUnderTest = request.getfixturevalue(way)
+@pytest.mark.parametrize("store_fixture", ["on_server", "unjournalled"])
+def test_a_slow_wake_at_query_is_not_repeated(request: pytest.FixtureRequest, store_fixture: str) -> None:
+    store: PostgresUnderTest = request.getfixturevalue(store_fixture)
     store.push("a")
     (leased,) = store.lease(lease_ms=9_000)
     store._context.slow_seconds = 0.0

@@ -1,4 +1,4 @@
-"""Batches that begin with cached queues and remembered leases: what another process changed is noticed."""
+"""Batches that start from cached queues and leases notice what another process has changed."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def ack(*leased: Delivery) -> Ack:
     return Ack(queue=leased[0].queue, items=[SettleItem(each.id, each.token) for each in leased])
 
 
-def warm(store: PostgresUnderTest, *payloads: str) -> list[Delivery]:
-    """Leave the queue cached, and return leased messages."""
+def lease_with_cached_queue(store: PostgresUnderTest, *payloads: str) -> list[Delivery]:
+    """Cache the queue, and return leased messages."""
     store.make()
     store.push(*payloads or ("a", "b", "c"))
     return store.lease(limit=10)
@@ -74,7 +74,7 @@ def warm(store: PostgresUnderTest, *payloads: str) -> list[Delivery]:
 def test_a_push_and_an_ack_take_one_round_trip_and_a_lease_two(
     on_server: PostgresUnderTest, round_trips: RoundTrips
 ) -> None:
-    warm(on_server)
+    lease_with_cached_queue(on_server)
     assert round_trips.of(on_server, push("d", "e", "f")) == 1
     assert round_trips.of(on_server, Lease(queue="q", limit=3)) == 2
     on_server.push("g", "h")
@@ -85,21 +85,21 @@ def test_a_push_and_an_ack_take_one_round_trip_and_a_lease_two(
 
 
 def test_a_push_notices_options_that_another_process_changed(on_server: PostgresUnderTest) -> None:
-    warm(on_server)
+    lease_with_cached_queue(on_server)
     on_server.open_another().apply([Configure(queue="q", changes={"max_size": 3})])
     with pytest.raises(QueueFull):
         on_server.do(push("d"))
 
 
 def test_a_push_notices_a_queue_that_was_dropped(on_server: PostgresUnderTest) -> None:
-    warm(on_server)
+    lease_with_cached_queue(on_server)
     on_server.open_another().apply([Drop(queue="q", force=True)])
     with pytest.raises(UnknownQueue):
         on_server.do(push("d"))
 
 
-def test_a_push_notices_a_queue_that_was_dropped_and_made_again(on_server: PostgresUnderTest) -> None:
-    leased = warm(on_server)
+def test_a_push_notices_a_queue_that_was_recreated(on_server: PostgresUnderTest) -> None:
+    leased = lease_with_cached_queue(on_server)
     another = on_server.open_another()
     another.apply([Drop(queue="q", force=True)])
     another.apply([Configure(queue="q", changes={}, create=QueueOptions())])
@@ -108,8 +108,8 @@ def test_a_push_notices_a_queue_that_was_dropped_and_made_again(on_server: Postg
     assert texts(on_server.lease(limit=10)) == ["new"]
 
 
-def test_a_paused_queue_takes_pushes_and_acks(on_server: PostgresUnderTest) -> None:
-    leased = warm(on_server)
+def test_a_paused_queue_accepts_pushes_and_acks(on_server: PostgresUnderTest) -> None:
+    leased = lease_with_cached_queue(on_server)
     on_server.open_another().apply([Pause(queue="q", paused=True)])
     on_server.do(push("d"))
     assert on_server.ack(*leased) == [Settled.OK] * 3
@@ -118,17 +118,17 @@ def test_a_paused_queue_takes_pushes_and_acks(on_server: PostgresUnderTest) -> N
 
 
 def test_a_push_notices_a_journal_that_another_process_switched_on(unjournalled: PostgresUnderTest) -> None:
-    leased = warm(unjournalled)
+    leased = lease_with_cached_queue(unjournalled)
     unjournalled.open_another().apply([SwitchJournal(on=True)])
     (id_,) = (receipt.id for receipt in unjournalled.do(push("d")).receipts)
     assert unjournalled.ack(*leased) == [Settled.OK] * 3
-    told = [(str(event.kind), event.id) for event in events_of(unjournalled) if event.id]
-    assert [id_ for _, id_ in told] == [id_, *ids(leased)]
+    journalled = [(str(event.kind), event.id) for event in events_of(unjournalled) if event.id]
+    assert [id_ for _, id_ in journalled] == [id_, *ids(leased)]
 
 
 @pytest.mark.parametrize("ms", [-60_000, 60, 3_600_000])
 def test_a_push_after_the_clock_was_set_comes_last(on_server: PostgresUnderTest, ms: int) -> None:
-    on_server.ack(*warm(on_server))
+    on_server.ack(*lease_with_cached_queue(on_server))
     on_server.do(push("first"))
     on_server.clock.set(on_server.clock() + ms)
     on_server.do(push("second"))
@@ -141,7 +141,7 @@ def test_a_wrong_estimate_of_the_time_is_noticed(on_server: PostgresUnderTest) -
     try:
         store.apply([Configure(queue="real", changes={}, create=QueueOptions())])
         store.apply([push("a", queue="real")])
-        # As if the clock of this machine had been set back by a day.
+        # Simulate a local clock that was set back by a day.
         store._context.ahead_ms -= 86_400_000
         known = store._context.known["real"]
         store._context.known["real"] = known._replace(checked_at=known.checked_at - 86_400_000)
@@ -155,8 +155,8 @@ def test_a_wrong_estimate_of_the_time_is_noticed(on_server: PostgresUnderTest) -
         store.close()
 
 
-def test_pushes_alone_still_expire_what_is_overdue(on_server: PostgresUnderTest) -> None:
-    warm(on_server)
+def test_pushes_alone_still_expire_overdue_messages(on_server: PostgresUnderTest) -> None:
+    lease_with_cached_queue(on_server)
     on_server.send(PushItem(payload=b"short", ttl_ms=500))
     on_server.do(push("d"))
     on_server.clock.advance(1_001)
@@ -165,14 +165,14 @@ def test_pushes_alone_still_expire_what_is_overdue(on_server: PostgresUnderTest)
 
 
 def test_an_ack_after_its_lease_has_expired_is_stale(on_server: PostgresUnderTest) -> None:
-    leased = warm(on_server)
+    leased = lease_with_cached_queue(on_server)
     on_server.clock.advance(30_000)
     assert on_server.ack(*leased) == [Settled.STALE] * 3
     assert len(on_server.lease(limit=10)) == 3
 
 
 def test_a_lease_that_another_process_settled_in_part_is_not_acked_whole(on_server: PostgresUnderTest) -> None:
-    a, b, c = warm(on_server)
+    a, b, c = lease_with_cached_queue(on_server)
     another = on_server.open_another()
     (done,) = another.apply([ack(b)])
     assert done.results == [Settled.OK]
@@ -182,8 +182,8 @@ def test_a_lease_that_another_process_settled_in_part_is_not_acked_whole(on_serv
     assert on_server.state(c.id) is State.SCHEDULED
 
 
-def at_once(*calls: Callable[[], list[Settled]]) -> list[list[Settled]]:
-    """Make these calls in threads that begin together."""
+def run_concurrently(*calls: Callable[[], list[Settled]]) -> list[list[Settled]]:
+    """Run these calls in threads that start together."""
     results: list[list[Settled]] = [[] for _ in calls]
     begin = threading.Barrier(len(calls))
 
@@ -199,7 +199,7 @@ def at_once(*calls: Callable[[], list[Settled]]) -> list[list[Settled]]:
     return results
 
 
-def one_by_one(store: Store, leased: list[Delivery]) -> list[Settled]:
+def ack_one_by_one(store: Store, leased: list[Delivery]) -> list[Settled]:
     return [result for each in leased for result in store.apply([ack(each)])[0].results]
 
 
@@ -209,7 +209,9 @@ def test_two_processes_ack_parts_of_a_lease_at_the_same_time(on_server: Postgres
     for _ in range(10):
         on_server.push(*map(str, range(20)))
         leased = on_server.lease(limit=20)
-        results = at_once(partial(one_by_one, on_server.store, leased[::2]), partial(one_by_one, another, leased[1::2]))
+        results = run_concurrently(
+            partial(ack_one_by_one, on_server.store, leased[::2]), partial(ack_one_by_one, another, leased[1::2])
+        )
         assert results == [[Settled.OK] * 10] * 2
         assert on_server.counts() == {}
 
@@ -222,7 +224,7 @@ def test_two_processes_settle_the_same_messages_and_one_wins(on_server: Postgres
         leased = on_server.lease(limit=6)
         items = [SettleItem(each.id, each.token, dead=True) for each in leased[2:4]]
         nack = Nack(queue="q", items=items)
-        acked, nacked = at_once(
+        acked, nacked = run_concurrently(
             partial(on_server.ack, *leased),
             lambda nack=nack: another.apply([nack])[0].results,  # type: ignore[misc]
         )
@@ -232,8 +234,8 @@ def test_two_processes_settle_the_same_messages_and_one_wins(on_server: Postgres
         on_server.check()
 
 
-def test_a_range_that_counts_wrongly_settles_nothing(on_server: PostgresUnderTest) -> None:
-    leased = warm(on_server)
+def test_a_range_with_a_wrong_count_settles_nothing(on_server: PostgresUnderTest) -> None:
+    leased = lease_with_cached_queue(on_server)
     with closing(Tables(str(on_server.path), on_server.schema)) as tables:
         tables.execute("UPDATE penstock_lease_range SET count = 1")
         refused, pushed = on_server.store.apply([ack(*leased), push("d")])
@@ -246,21 +248,21 @@ def test_a_range_that_counts_wrongly_settles_nothing(on_server: PostgresUnderTes
 def test_a_queue_is_loaded_for_a_while_after_a_wrong_assumption(
     on_server: PostgresUnderTest, round_trips: RoundTrips
 ) -> None:
-    warm(on_server)
+    lease_with_cached_queue(on_server)
     on_server.open_another().apply([Configure(queue="q", changes={"max_attempts": 3})])
     assert round_trips.of(on_server, push("d")) == 3
     assert round_trips.of(on_server, push("e")) == 2
 
 
-def test_latencies_of_an_ack_that_runs_again_count_once(on_server: PostgresUnderTest) -> None:
-    a, b, c = warm(on_server)
+def test_latencies_of_a_retried_ack_count_once(on_server: PostgresUnderTest) -> None:
+    a, b, c = lease_with_cached_queue(on_server)
     on_server.open_another().apply([ack(b)])
     assert on_server.ack(a, b, c) == [Settled.OK] * 3
     counts = on_server.store._context.latencies._unwritten  # type: ignore[attr-defined]
     assert [sum(found.values()) for (_, kind), found in counts.items() if kind in (SERVICE, TOTAL)] == [2, 2]
 
 
-def test_an_empty_push_is_no_error(on_server: PostgresUnderTest) -> None:
+def test_an_empty_push_succeeds(on_server: PostgresUnderTest) -> None:
     on_server.make()
     on_server.push("a")
     (leased,) = on_server.lease()
@@ -271,15 +273,15 @@ def test_an_empty_push_is_no_error(on_server: PostgresUnderTest) -> None:
 
 
 @pytest.mark.parametrize("pause_ms", [0, 3_600_000])
-def test_a_push_whose_mark_may_be_forgotten_is_not_repeated(
+def test_a_push_is_not_repeated_if_its_mark_may_be_deleted(
     on_server: PostgresUnderTest, monkeypatch: pytest.MonkeyPatch, pause_ms: int
 ) -> None:
-    """The process was suspended between the commit and its reply, while another process swept."""
-    warm(on_server)
+    """The process is suspended between the commit and its reply, while another process sweeps."""
+    lease_with_cached_queue(on_server)
     another, run = on_server.open_another(), PipelinedConnection.run
     lost: list[bool] = []
 
-    def lose(self: PipelinedConnection, statements: Sequence[Statement]) -> object:
+    def run_then_disconnect(self: PipelinedConnection, statements: Sequence[Statement]) -> object:
         answer = run(self, statements)
         if not lost and any(b".mark (mark, first_id" in statement.sql for statement in statements):
             lost.append(True)
@@ -289,7 +291,7 @@ def test_a_push_whose_mark_may_be_forgotten_is_not_repeated(
             raise psycopg.OperationalError("the connection was lost")
         return answer
 
-    monkeypatch.setattr(PipelinedConnection, "run", lose)
+    monkeypatch.setattr(PipelinedConnection, "run", run_then_disconnect)
     if pause_ms:
         with pytest.raises(StoreUnreachable) as caught:
             on_server.do(push("d"))
@@ -313,7 +315,9 @@ def test_acks_of_many_leases_do_not_deadlock(on_server: PostgresUnderTest) -> No
         deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
         before = connection.execute(deadlocks).fetchone()
         for number in (0, 2):
-            results = at_once(partial(settle, on_server.store, number, 1), partial(settle, another, number + 1, -1))
+            results = run_concurrently(
+                partial(settle, on_server.store, number, 1), partial(settle, another, number + 1, -1)
+            )
             assert results == [[Settled.OK] * 30] * 2
         assert connection.execute(deadlocks).fetchone() == before
     assert on_server.counts() == {}

@@ -1,4 +1,4 @@
-"""PostgreSQL or its connection fails at critical moments, and the promises hold."""
+"""Nothing acknowledged is lost or repeated when PostgreSQL or its connection fails at a critical moment."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def schema() -> Iterator[str]:
     drop_schema(name)
 
 
-def through(cutter: Cutter, schema: str) -> PostgresStore:
+def open_through(cutter: Cutter, schema: str) -> PostgresStore:
     return PostgresStore(f"postgresql://postgres@/postgres?host={cutter.folder}", schema=schema)
 
 
-def test_a_queue_is_locked_though_another_thread_learns_of_it_meanwhile(on_server: PostgresUnderTest) -> None:
+def test_a_queue_is_locked_even_if_another_thread_caches_it_meanwhile(on_server: PostgresUnderTest) -> None:
     on_server.push("a")
     url, schema = cluster().url, on_server.schema
     new = PostgresStore(url, schema=schema, busy_ms=1_000)
@@ -52,7 +52,7 @@ def test_a_queue_is_locked_though_another_thread_learns_of_it_meanwhile(on_serve
         thread.start()
         waiting = f"SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '{schema}.queue'::regclass"
         eventually(lambda: leasing.execute(waiting.encode()).fetchone() == (1,))
-        # As a push in the next lane does, which has looked a little earlier.
+        # Simulate a push in another lane that cached the queue a little earlier.
         new._context.learn("q", queue_id)
         looking.rollback()
         thread.join()
@@ -61,9 +61,9 @@ def test_a_queue_is_locked_though_another_thread_learns_of_it_meanwhile(on_serve
     assert on_server.drain() == ["a"]
 
 
-def test_a_batch_that_is_done_is_not_repeated_when_what_follows_it_fails(schema: str) -> None:
+def test_a_committed_batch_is_not_repeated_when_the_compaction_fails(schema: str) -> None:
     with Cutter(cluster().folder, cut_before=True, at=b"WITH taken AS") as cutter:
-        store = through(cutter, schema)
+        store = open_through(cutter, schema)
         store._context.uncompacted_counters = UNCOMPACTED_MAX
         cutter.armed.set()
         store.apply([push_command("once")])
@@ -72,8 +72,8 @@ def test_a_batch_that_is_done_is_not_repeated_when_what_follows_it_fails(schema:
         store.close()
 
 
-@pytest.mark.parametrize("taken", [False, True], ids=["its number is free", "another has its number"])
-def test_a_commit_that_a_crash_took_back_is_not_taken_for_anothers(taken: bool) -> None:
+@pytest.mark.parametrize("taken", [False, True], ids=["its id is free", "its id is reused"])
+def test_a_commit_lost_in_a_crash_is_not_confused_with_another(taken: bool) -> None:
     own = Cluster()
 
     def crash() -> None:
@@ -85,7 +85,7 @@ def test_a_commit_that_a_crash_took_back_is_not_taken_for_anothers(taken: bool) 
 
     try:
         with psycopg.connect(own.url, autocommit=True) as connection:
-            # So that nothing reaches the disk but what waits for it.
+            # Without background writes, only data that a commit waits for reaches the disk.
             connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
             connection.execute("ALTER SYSTEM SET autovacuum = off")
         own.stop()
@@ -96,7 +96,7 @@ def test_a_commit_that_a_crash_took_back_is_not_taken_for_anothers(taken: bool) 
         before.apply([push_command("b")])
         before.close()
         with Cutter(own.folder, cut_before=True, meanwhile=crash) as cutter:
-            store = through(cutter, "penstock")
+            store = open_through(cutter, "penstock")
             cutter.armed.set()
             ack = Ack(queue="q", items=[SettleItem(message.id, message.token) for message in leased.messages])
             if taken:

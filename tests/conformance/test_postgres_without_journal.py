@@ -1,4 +1,4 @@
-"""A PostgreSQL store without a journal, as a program without a server has by default."""
+"""A PostgreSQL store without a journal, which is the default for a program without a server."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def items(*messages: object) -> list[SettleItem]:
     return [SettleItem(message.id, message.token) for message in messages]  # type: ignore[attr-defined]
 
 
-def through(cutter: Cutter, schema: str) -> PostgresStore:
+def open_through(cutter: Cutter, schema: str) -> PostgresStore:
     return PostgresStore(f"postgresql://postgres@/postgres?host={cutter.folder}", schema=schema)
 
 
-def test_joined_leases_return_no_more_bytes_than_a_lease_may(unjournalled: PostgresUnderTest) -> None:
-    """A lease that is left without messages tries again, because the queue is not empty."""
+def test_leases_of_one_batch_share_the_limit_on_bytes(unjournalled: PostgresUnderTest) -> None:
+    """A lease that gets no messages because the response is full is told to retry, because the queue is not empty."""
     for name in (b"a", b"b", b"c", b"d", b"e", b"f"):
         unjournalled.send(PushItem(payload=name * (LEASE_BYTES_MAX // 3 + 1)))
     outcomes = unjournalled.apply([Lease(queue="q", limit=2) for _ in range(3)])
@@ -45,7 +45,7 @@ def test_joined_leases_return_no_more_bytes_than_a_lease_may(unjournalled: Postg
     assert [each.payload[:1] for each in unjournalled.lease(limit=10)] == [b"d", b"e", b"f"]
 
 
-def test_what_another_store_changed_is_minded_at_once(unjournalled: PostgresUnderTest) -> None:
+def test_changes_by_another_store_take_effect_at_once(unjournalled: PostgresUnderTest) -> None:
     unjournalled.push("a")
     other = unjournalled.open_another()
     other.apply([Configure(queue="q", changes={"max_size": 1})])
@@ -64,7 +64,7 @@ def test_what_another_store_changed_is_minded_at_once(unjournalled: PostgresUnde
     assert unjournalled.drain() == ["of the new queue", "d"]
 
 
-def test_a_journal_that_another_store_turned_on_tells_what_follows(unjournalled: PostgresUnderTest) -> None:
+def test_a_journal_turned_on_by_another_store_records_later_events(unjournalled: PostgresUnderTest) -> None:
     unjournalled.push("a")
     PostgresStore(str(unjournalled.path), schema=unjournalled.schema, clock=unjournalled.clock, journal=True).close()
     unjournalled.push("b")
@@ -79,7 +79,7 @@ def test_a_journal_that_another_store_turned_on_tells_what_follows(unjournalled:
     ]
 
 
-def test_messages_that_are_not_plain_come_in_their_order_among_those_that_are(unjournalled: PostgresUnderTest) -> None:
+def test_plain_and_other_messages_share_one_order(unjournalled: PostgresUnderTest) -> None:
     unjournalled.push("plain")
     unjournalled.push("urgent", priority=5)
     unjournalled.push("later", delay_ms=1_000)
@@ -102,7 +102,7 @@ def test_leases_of_one_batch_have_tokens_of_their_own(unjournalled: PostgresUnde
     assert settled.results == [Settled.STALE, Settled.OK]
 
 
-def test_an_empty_queue_says_when_to_look_again(unjournalled: PostgresUnderTest, clock: Clock) -> None:
+def test_an_empty_queue_reports_when_to_check_again(unjournalled: PostgresUnderTest, clock: Clock) -> None:
     unjournalled.push("a")
     (leased,) = unjournalled.lease(lease_ms=500)
     assert unjournalled.try_lease().wake_at == leased.leased_until
@@ -110,7 +110,7 @@ def test_an_empty_queue_says_when_to_look_again(unjournalled: PostgresUnderTest,
     assert texts(unjournalled.lease()) == ["a"]
 
 
-def test_a_batch_for_several_queues_answers_each(unjournalled: PostgresUnderTest) -> None:
+def test_commands_for_several_queues_get_separate_results(unjournalled: PostgresUnderTest) -> None:
     names = ["a", "b", "c"]
     for name in names:
         unjournalled.push("first", queue=name)
@@ -123,9 +123,9 @@ def test_a_batch_for_several_queues_answers_each(unjournalled: PostgresUnderTest
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_an_ack_whose_answer_was_lost_is_done_once(schema: str, kept: bool) -> None:
+def test_an_ack_with_a_lost_response_is_done_once(schema: str, kept: bool) -> None:
     with Cutter(cluster().folder, cut_before=not kept, at=b".finish_ranges") as cutter:
-        store = through(cutter, schema)
+        store = open_through(cutter, schema)
         store.apply([push_command("a"), push_command("b")])
         (leased,) = store.apply([Lease(queue="q", limit=2)])
         mine, stale = items(*leased.messages)
@@ -159,7 +159,7 @@ def test_coroutines_share_batches_and_survive_a_lost_connection(schema: str) -> 
     assert asyncio.run(run()) == sorted(["first", *(str(n) for n in range(50))])
 
 
-def test_a_coroutine_that_leaves_while_its_lease_is_asked_for_leaves_none_behind(schema: str) -> None:
+def test_a_cancelled_lease_leaves_no_message_leased(schema: str) -> None:
     async def run() -> None:
         store = PostgresStore(cluster().url, schema=schema)
         broker = Broker(store)
@@ -180,10 +180,10 @@ def test_a_coroutine_that_leaves_while_its_lease_is_asked_for_leaves_none_behind
     asyncio.run(run())
 
 
-def test_a_line_that_goes_silent_under_a_coroutines_push_is_given_up(schema: str) -> None:
+def test_a_coroutines_push_gives_up_a_silent_connection(schema: str) -> None:
     async def run(cutter: Cutter) -> None:
         url = f"postgresql://postgres@/postgres?host={cutter.folder}&answer_ms=1000"
-        # With a clock that stands, the queue stays known, and the push is one round trip.
+        # With a stopped clock the queue stays cached, so the push is one round trip.
         store = PostgresStore(url, schema=schema, busy_ms=500, clock=Clock())
         broker = Broker(store)
         try:

@@ -1,4 +1,4 @@
-"""Push: ids, times, keys, batches and limits."""
+"""Pushes: ids, times, keys, batches and limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def keyed(key: str | None, payload: bytes = b"x") -> PushItem:
     return PushItem(payload=payload, key=key)
 
 
-def test_a_message_comes_out_as_it_went_in(store: StoreUnderTest) -> None:
+def test_a_message_is_leased_as_it_was_pushed(store: StoreUnderTest) -> None:
     new = PushItem(
         payload=b"\x00\xff", content=Content.JSON, priority=7, key="k", headers={"a": "ä", "b": ""}, ttl_ms=5_000
     )
@@ -30,16 +30,14 @@ def test_a_message_comes_out_as_it_went_in(store: StoreUnderTest) -> None:
     assert (leased.queue, leased.attempts) == ("q", 1)
 
 
-def test_an_empty_payload_is_a_payload(store: StoreUnderTest) -> None:
+def test_an_empty_payload_is_valid(store: StoreUnderTest) -> None:
     store.push("")
     assert store.lease_one().payload == b""
 
 
 @pytest.mark.parametrize("count", [2, 3, 63, 64, 65, 100, 257])
 @pytest.mark.parametrize("content", Content)
-def test_a_batch_of_any_size_comes_out_in_order(
-    store: StoreUnderTest, clock: Clock, count: int, content: Content
-) -> None:
+def test_a_batch_of_any_size_keeps_its_order(store: StoreUnderTest, clock: Clock, count: int, content: Content) -> None:
     batch = [PushItem(payload=bytes([number & 255]) * (number % 3), content=content) for number in range(count)]
     receipts = store.send(*batch)
     clock.advance(-10)
@@ -72,13 +70,13 @@ def test_ids_grow_with_every_push_in_every_queue(store: StoreUnderTest) -> None:
     assert found == sorted(set(found))
 
 
-def test_ids_are_never_given_twice_even_after_all_is_gone(store: StoreUnderTest) -> None:
+def test_ids_are_never_reused_even_after_removal(store: StoreUnderTest) -> None:
     first = store.push("a", "b")
     store.do(Remove(queue="q", ids=first))
     assert min(store.push("c")) > max(first)
 
 
-def test_uuids_sort_by_time_and_lead_back_to_their_id(store: StoreUnderTest, clock: Clock) -> None:
+def test_uuids_sort_by_time_and_convert_back_to_their_id(store: StoreUnderTest, clock: Clock) -> None:
     receipts = []
     for _ in range(5):
         receipts += store.send(PushItem(payload=b"a"), PushItem(payload=b"b", priority=1))
@@ -97,7 +95,7 @@ def test_a_push_to_an_unknown_queue_is_refused_unless_it_may_create(store: Store
     assert store.info().options.lease_ms == 7
 
 
-def test_create_leaves_an_existing_queue_as_it_is(store: StoreUnderTest) -> None:
+def test_create_leaves_an_existing_queue_unchanged(store: StoreUnderTest) -> None:
     store.make(lease_ms=7)
     store.push("a")
     assert store.info().options.lease_ms == 7
@@ -112,14 +110,14 @@ def test_a_delayed_message_is_leased_when_due_and_not_before(store: StoreUnderTe
     assert texts(store.lease()) == ["late"]
 
 
-def test_the_queues_delay_holds_unless_the_message_has_its_own(store: StoreUnderTest) -> None:
+def test_the_queues_delay_applies_unless_the_message_has_its_own(store: StoreUnderTest) -> None:
     store.make(delay_ms=100)
     store.push("queue's")
     store.push("own", delay_ms=0)
     assert store.drain() == ["own"]
 
 
-def test_a_changed_delay_and_ttl_hold_for_later_pushes_only(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_changed_delay_or_ttl_applies_only_to_later_pushes(store: StoreUnderTest, clock: Clock) -> None:
     store.push("before")
     store.make(delay_ms=100, ttl_ms=50)
     store.push("after")
@@ -148,7 +146,7 @@ def test_a_repeated_key_returns_the_first_receipt(store: StoreUnderTest, clock: 
     assert store.info().totals.pushed == 1
 
 
-def test_keys_repeat_within_one_batch_too(store: StoreUnderTest) -> None:
+def test_duplicate_keys_within_one_batch_are_found(store: StoreUnderTest) -> None:
     (old,) = store.send(keyed("old"))
     receipts = store.send(keyed("a"), keyed(None), keyed("old"), keyed("a"), keyed("b"), keyed("a"))
     assert [r.duplicate for r in receipts] == [False, False, True, True, False, True]
@@ -157,7 +155,7 @@ def test_keys_repeat_within_one_batch_too(store: StoreUnderTest) -> None:
     assert store.counts() == {"ready": 4}
 
 
-def test_a_duplicate_is_known_after_the_ack_within_the_window(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_duplicate_is_found_after_the_ack_within_the_window(store: StoreUnderTest, clock: Clock) -> None:
     store.make(dedupe_ms=100)
     (first,) = store.send(keyed("k"))
     store.ack(store.lease_one())
@@ -170,7 +168,9 @@ def test_a_duplicate_is_known_after_the_ack_within_the_window(store: StoreUnderT
 
 
 @pytest.mark.parametrize("state", ["ready", "scheduled", "leased", "dead"])
-def test_a_key_outlives_its_window_while_the_message_is_undone(store: StoreUnderTest, clock: Clock, state: str) -> None:
+def test_a_key_outlives_its_window_while_the_message_is_unfinished(
+    store: StoreUnderTest, clock: Clock, state: str
+) -> None:
     store.make(dedupe_ms=10, max_attempts=1)
     store.send(PushItem(payload=b"x", key="k", delay_ms=50 if state == "scheduled" else 0))
     if state in ("leased", "dead"):
@@ -183,7 +183,7 @@ def test_a_key_outlives_its_window_while_the_message_is_undone(store: StoreUnder
     assert store.send(keyed("k"))[0].duplicate
 
 
-def test_an_archived_message_holds_its_key_for_the_window_only(store: StoreUnderTest, clock: Clock) -> None:
+def test_an_archived_message_keeps_its_key_only_for_the_window(store: StoreUnderTest, clock: Clock) -> None:
     store.make(dedupe_ms=10, archive_ms=None)
     store.send(keyed("k"))
     store.take()
@@ -192,7 +192,7 @@ def test_an_archived_message_holds_its_key_for_the_window_only(store: StoreUnder
     assert not store.send(keyed("k"))[0].duplicate
 
 
-def test_the_sweep_forgets_keys_only_when_window_and_message_are_over(store: StoreUnderTest, clock: Clock) -> None:
+def test_the_sweep_deletes_keys_only_after_window_and_message(store: StoreUnderTest, clock: Clock) -> None:
     store.make(dedupe_ms=10)
     store.send(keyed("undone"), keyed("gone"))
     undone, gone = store.lease(limit=2)
@@ -212,9 +212,7 @@ def test_keys_are_per_queue_unless_global(store: StoreUnderTest) -> None:
 
 
 @pytest.mark.parametrize("queue", ["b", "new"])
-def test_a_global_key_of_another_queue_is_refused_and_nothing_is_lost_in_silence(
-    store: StoreUnderTest, queue: str
-) -> None:
+def test_a_global_key_of_another_queue_is_refused_with_an_error(store: StoreUnderTest, queue: str) -> None:
     store.make("b")
     store.send(keyed("k"), queue="a", global_keys=True)
     with pytest.raises(PenstockError) as refused:
@@ -228,7 +226,7 @@ def test_a_global_key_of_another_queue_is_refused_and_nothing_is_lost_in_silence
 
 @pytest.mark.parametrize("end", ["acked", "held"])
 @pytest.mark.parametrize("aim", ["a/b/first", "a/b/other"])
-def test_a_dropped_queue_takes_its_global_keys_along(store: StoreUnderTest, end: str, aim: str) -> None:
+def test_dropping_a_queue_frees_its_global_keys(store: StoreUnderTest, end: str, aim: str) -> None:
     store.send(keyed("other"), queue="a/b/other", global_keys=True)
     (first,) = store.send(keyed("k"), queue="a/b/first", global_keys=True)
     if end == "acked":
@@ -242,7 +240,7 @@ def test_a_dropped_queue_takes_its_global_keys_along(store: StoreUnderTest, end:
         assert store.send(keyed(key), queue=home, global_keys=True)[0].duplicate
 
 
-def test_a_push_of_duplicates_alone_changes_nothing(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_push_of_only_duplicates_changes_nothing(store: StoreUnderTest, clock: Clock) -> None:
     store.make(window_ms=10)
     store.send(keyed("k"))
     clock.advance(9)
@@ -262,13 +260,13 @@ def test_a_full_queue_refuses_the_whole_batch(store: StoreUnderTest) -> None:
     store.push("c")
 
 
-def test_a_full_queue_still_knows_its_duplicates(store: StoreUnderTest) -> None:
+def test_a_full_queue_still_finds_duplicates(store: StoreUnderTest) -> None:
     store.send(keyed("k"), keyed("l"))
     store.make(max_size=1)
     assert store.send(keyed("k"))[0].duplicate
 
 
-def test_done_and_dead_messages_take_no_room(store: StoreUnderTest) -> None:
+def test_finished_and_dead_messages_do_not_count_against_max_size(store: StoreUnderTest) -> None:
     store.make(max_size=1, max_attempts=1, archive_ms=None)
     store.bury("dead")
     store.push("done")
@@ -283,7 +281,7 @@ def test_a_refused_push_leaves_no_queue_behind(store: StoreUnderTest) -> None:
     assert store.find_queue("new") is None
 
 
-def test_the_push_rate_lets_a_burst_pass_and_then_its_pace(store: StoreUnderTest, clock: Clock) -> None:
+def test_the_push_rate_allows_a_burst_and_then_its_rate(store: StoreUnderTest, clock: Clock) -> None:
     store.make(push_rate=10, push_burst=3)
     store.push("a", "b", "c")
     with pytest.raises(RateLimited) as refused:
@@ -296,7 +294,7 @@ def test_the_push_rate_lets_a_burst_pass_and_then_its_pace(store: StoreUnderTest
     assert store.counts() == {"ready": 4}
 
 
-def test_a_rate_may_be_as_small_as_a_number_can_be(store: StoreUnderTest) -> None:
+def test_the_smallest_positive_rate_is_valid(store: StoreUnderTest) -> None:
     store.make(push_rate=5e-324)
     store.push("a")
     with pytest.raises(RateLimited) as refused:
@@ -304,7 +302,7 @@ def test_a_rate_may_be_as_small_as_a_number_can_be(store: StoreUnderTest) -> Non
     assert refused.value.retry_after_ms == 24 * 60 * MINUTE_MS + 1
 
 
-def test_a_batch_beyond_the_burst_passes_once_and_is_paid_for(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_batch_beyond_the_burst_passes_once_and_delays_later_pushes(store: StoreUnderTest, clock: Clock) -> None:
     store.make(push_rate=1, push_burst=2)
     store.push("a", "b", "c", "d")
     clock.advance(2_999)
@@ -325,7 +323,7 @@ def test_a_repeated_request_adds_nothing(store: StoreUnderTest) -> None:
     assert store.info().ready == 3
 
 
-def test_a_repeated_request_is_known_after_its_messages_are_gone_but_not_for_ever(
+def test_a_repeated_request_is_recognised_for_a_while_after_its_messages_are_gone(
     store: StoreUnderTest, clock: Clock
 ) -> None:
     request = Push(queue="q", messages=[keyed(None)], request_key="r")
@@ -341,7 +339,7 @@ def test_a_repeated_request_is_known_after_its_messages_are_gone_but_not_for_eve
     assert not later.receipts[0].duplicate
 
 
-def test_a_repeated_request_is_known_though_the_clock_was_set_ahead(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_repeated_request_is_recognised_though_the_clock_was_set_ahead(store: StoreUnderTest, clock: Clock) -> None:
     request = Push(queue="q", messages=[keyed(None)], request_key="r")
     store.send()
     (first,) = store.apply([request])
@@ -356,7 +354,7 @@ def test_a_repeated_request_is_known_though_the_clock_was_set_ahead(store: Store
         assert again.receipts[0].id == first.receipts[0].id
 
 
-def test_a_repeated_request_is_known_after_a_restart_with_the_clock_set_ahead(
+def test_a_repeated_request_is_recognised_after_a_restart_with_the_clock_set_ahead(
     shared: StoreUnderTest, clock: Clock
 ) -> None:
     request = Push(queue="q", messages=[keyed(None)], request_key="r")
@@ -387,7 +385,7 @@ def test_a_command_that_cannot_be_stored_fails_alone(store: StoreUnderTest) -> N
     assert [receipt.duplicate for pushed in (first, second) for receipt in pushed.receipts] == [False, False]
 
 
-def test_a_request_that_is_repeated_with_more_is_still_known(store: StoreUnderTest) -> None:
+def test_a_request_repeated_with_more_messages_is_recognised(store: StoreUnderTest) -> None:
     store.make()
     [first] = store.do(Push(queue="q", messages=[PushItem(payload=b"1")], request_key="R")).receipts
     more = [PushItem(payload=b"1"), PushItem(payload=b"2", key="x")]

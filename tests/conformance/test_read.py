@@ -1,4 +1,4 @@
-"""Reads that change nothing: peek, get, list, stats, export."""
+"""Reads that change nothing: peek, get, list, stats and export."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT = 23
 
 
 def fill(store: StoreUnderTest, clock: Clock, state: State) -> list[int]:
-    """Many messages of one state, some with equal times, in the order that peek promises."""
+    """Create many messages in one state, some with equal times, and return their ids in the order of peek."""
     store.make(max_attempts=1, archive_ms=None)
     found: list[int] = []
     for number in range(COUNT):
@@ -60,7 +60,7 @@ def test_pages_of_mixed_kinds_stay_in_order(store: StoreUnderTest, clock: Clock)
         assert store.pages(State.READY, limit=limit) == everything
 
 
-def test_a_page_goes_on_where_the_last_one_ended_though_messages_left(store: StoreUnderTest) -> None:
+def test_a_page_continues_where_the_last_one_ended_though_messages_left(store: StoreUnderTest) -> None:
     found = store.push(*map(str, range(6)))
     page, after = store.peek("q", limit=3)
     store.lease(limit=2)
@@ -69,7 +69,7 @@ def test_a_page_goes_on_where_the_last_one_ended_though_messages_left(store: Sto
     assert texts(page + rest) == ["0", "1", "2", "4", "5"]
 
 
-def test_peek_and_get_touch_nothing(store: StoreUnderTest) -> None:
+def test_peek_and_get_change_nothing(store: StoreUnderTest) -> None:
     (message_id,) = store.push("a")
     before = store.info()
     message = store.peek("q")[0][0]
@@ -80,28 +80,28 @@ def test_peek_and_get_touch_nothing(store: StoreUnderTest) -> None:
 
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize("after", ["", "x", "1", "1:x", "1:2:3", "1:2:3:4:5", f"{10**30}:1"])
-def test_a_cursor_that_no_page_gave_is_refused(store: StoreUnderTest, state: State, after: str) -> None:
+def test_an_invalid_cursor_is_refused(store: StoreUnderTest, state: State, after: str) -> None:
     store.make()
     with pytest.raises(InvalidInput) as refused:
         store.peek("q", state=state, after=after)
     assert refused.value.field == "after"
 
 
-def test_an_unknown_queue_cannot_be_looked_at(store: StoreUnderTest) -> None:
+def test_reading_an_unknown_queue_fails(store: StoreUnderTest) -> None:
     for look in (store.peek, store.stats, lambda queue: list(store.export(queue)), lambda q: store.get(q, 1)):
         with pytest.raises(UnknownQueue):
             look("none")
     assert store.find_queue("none") is None
 
 
-def test_get_finds_nothing_where_there_is_nothing(store: StoreUnderTest) -> None:
+def test_get_returns_none_for_a_missing_message(store: StoreUnderTest) -> None:
     (elsewhere,) = store.push("a", queue="other")
     store.push("b", priority=1)
     for message_id in (0, -1, 99, elsewhere, 1 << 44, 1 << 44 | 2, 2**70):
         assert store.get("q", message_id) is None
 
 
-def test_a_message_tells_its_life(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_message_shows_its_times_and_errors(store: StoreUnderTest, clock: Clock) -> None:
     pushed_at = clock.now
     (message_id,) = store.push("a", ttl_ms=1_000)
     clock.advance(5)
@@ -137,7 +137,7 @@ def test_a_listed_queue_has_its_counters(store: StoreUnderTest) -> None:
     assert (store.info().ready, store.info().leased) == (1, 1)
 
 
-def test_every_thing_that_happens_is_counted_once(store: StoreUnderTest, clock: Clock) -> None:
+def test_every_event_is_counted_once(store: StoreUnderTest, clock: Clock) -> None:
     store.make(max_attempts=2)
     store.push(*"abcd", ttl_ms=1_000)
     a, b, c, _ = store.lease(limit=4, lease_ms=10)
@@ -237,13 +237,13 @@ def test_ages_count_only_messages_that_are_ready(store: StoreUnderTest, clock: C
     assert ages(store) == (1, 1)
 
 
-def test_nothing_keeps_writes_out_of_a_store_at_rest(store: StoreUnderTest) -> None:
+def test_an_idle_store_is_writable(store: StoreUnderTest) -> None:
     store.push("x")
     assert store.write_obstacle() is None
     assert store.commits() == store.commits()
 
 
-def test_another_process_that_holds_the_lock_keeps_writes_out(on_file: StoreUnderTest) -> None:
+def test_a_store_locked_by_another_process_is_not_writable(on_file: StoreUnderTest) -> None:
     with closing(sqlite3.connect(on_file.path, isolation_level=None)) as other:
         before = on_file.commits()
         other.execute("BEGIN IMMEDIATE")
@@ -254,7 +254,7 @@ def test_another_process_that_holds_the_lock_keeps_writes_out(on_file: StoreUnde
     assert on_file.write_obstacle() is None
 
 
-def test_looking_for_ages_costs_the_same_at_any_depth(on_file: StoreUnderTest) -> None:
+def test_reading_ages_costs_the_same_at_any_depth(on_file: StoreUnderTest) -> None:
     def steps() -> int:
         counted = [0]
 
@@ -291,7 +291,7 @@ def test_rates_are_over_the_last_whole_minutes_and_this_one(store: StoreUnderTes
     assert rates["1m"]["leased"] == 0
 
 
-def test_a_rate_falls_to_zero_when_nothing_happens_any_more(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_rate_falls_to_zero_when_traffic_stops(store: StoreUnderTest, clock: Clock) -> None:
     store.push(*["x"] * 60)
     clock.advance(20 * MINUTE_MS)
     assert {rates["pushed"] for rates in store.stats("q").rates.values()} == {0}

@@ -14,7 +14,7 @@ def scope(store: StoreUnderTest, name: str, limit: int = 10) -> list[str]:
     return texts(store.try_lease(scope=name, limit=limit).messages)
 
 
-def test_a_scope_meets_the_queues_below_it_and_no_others(store: StoreUnderTest) -> None:
+def test_a_scope_covers_the_queues_below_it_and_no_others(store: StoreUnderTest) -> None:
     for queue in ("ns/a/x", "ns/a/y", "ns/b/z", "ns", "nsx/a/x", "ns0/a/x", "flat", "ns-/a/x"):
         store.push(queue, queue=queue)
     assert scope(store, "ns/a") == ["ns/a/x", "ns/a/y"]
@@ -46,7 +46,7 @@ def test_queue_priority_comes_before_age(store: StoreUnderTest, clock: Clock) ->
     assert scope(store, "n") == ["3", "5", "2", "4", "1"]
 
 
-def test_within_a_queue_its_own_order_holds(store: StoreUnderTest, clock: Clock) -> None:
+def test_each_queue_keeps_its_own_order(store: StoreUnderTest, clock: Clock) -> None:
     store.push("a1", queue="n/t/a")
     clock.advance(1)
     store.push("b1", queue="n/t/b")
@@ -76,7 +76,7 @@ def test_a_scope_respects_pause_window_and_max_in_flight(store: StoreUnderTest, 
     assert [m.queue for m in store.try_lease(scope="n", limit=10).messages] == ["n/t/window"] * 2
 
 
-def test_a_scope_meets_due_and_lapsed_messages(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_scope_includes_due_messages_and_expired_leases(store: StoreUnderTest, clock: Clock) -> None:
     store.push("due", queue="n/t/a", delay_ms=10)
     store.push("lapsed", queue="n/t/b")
     store.lease("n/t/b", lease_ms=20)
@@ -85,7 +85,7 @@ def test_a_scope_meets_due_and_lapsed_messages(store: StoreUnderTest, clock: Clo
     assert scope(store, "n") == ["lapsed", "due"]
 
 
-def test_a_scope_never_meets_dead_letters(store: StoreUnderTest) -> None:
+def test_a_scope_excludes_dead_letters(store: StoreUnderTest) -> None:
     store.make("n/t/a", max_attempts=1)
     store.bury("dead", queue="n/t/a")
     assert scope(store, "n") == []
@@ -93,15 +93,15 @@ def test_a_scope_never_meets_dead_letters(store: StoreUnderTest) -> None:
     assert scope(store, "n") == []
 
 
-def test_a_message_pushed_in_the_same_batch_is_met(store: StoreUnderTest) -> None:
+def test_a_message_pushed_in_the_same_batch_is_leased(store: StoreUnderTest) -> None:
     for payload in ("first", "second"):
-        _, met = store.apply([push_command(payload, "n/t/a"), Lease(scope="n", limit=5)])
-        assert texts(met.messages) == [payload]
-        assert store.ack(*met.messages) == ["ok"]
+        _, leased = store.apply([push_command(payload, "n/t/a"), Lease(scope="n", limit=5)])
+        assert texts(leased.messages) == [payload]
+        assert store.ack(*leased.messages) == ["ok"]
         assert scope(store, "n") == []
 
 
-def test_many_queues_that_were_emptied_are_met_no_more_and_found_again_when_used(store: StoreUnderTest) -> None:
+def test_emptied_queues_are_skipped_until_they_are_used_again(store: StoreUnderTest) -> None:
     names = [f"n/t/q{number:03}" for number in range(LISTED_MANY + 6)]
     for name in names:
         store.push("old", queue=name)
@@ -117,7 +117,7 @@ def test_many_queues_that_were_emptied_are_met_no_more_and_found_again_when_used
     assert [message.id for message in store.try_lease(scope="n").messages] == [held.id]
 
 
-def test_a_push_in_a_users_transaction_is_found_though_its_queue_left_the_list_meanwhile(
+def test_a_push_in_the_callers_transaction_puts_its_queue_back_on_the_list(
     on_server: PostgresUnderTest,
 ) -> None:
     names = [f"n/t/q{number:03}" for number in range(LISTED_MANY + 6)]

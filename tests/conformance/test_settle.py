@@ -42,9 +42,7 @@ def test_a_queue_may_require_the_token(store: StoreUnderTest, verb: Verb, many: 
 
 
 @every_verb
-def test_a_lease_is_over_at_its_time_even_if_nobody_leased_again(
-    store: StoreUnderTest, clock: Clock, verb: Verb
-) -> None:
+def test_a_lease_expires_on_time_even_if_nobody_leased_again(store: StoreUnderTest, clock: Clock, verb: Verb) -> None:
     store.push("a", "b")
     a, b = store.lease(limit=2, lease_ms=10)
     clock.advance(9)
@@ -55,7 +53,7 @@ def test_a_lease_is_over_at_its_time_even_if_nobody_leased_again(
 
 @every_verb
 @pytest.mark.parametrize("token", ["", "zz", "00", "0" * 32, "é"])
-def test_what_never_was_a_token_is_stale(store: StoreUnderTest, verb: Verb, token: str) -> None:
+def test_an_invalid_token_is_stale(store: StoreUnderTest, verb: Verb, token: str) -> None:
     (message_id,) = store.push("a")
     store.lease()
     outcome = store.do(verb(queue="q", items=[SettleItem(message_id, token)]))
@@ -64,7 +62,7 @@ def test_what_never_was_a_token_is_stale(store: StoreUnderTest, verb: Verb, toke
 
 
 @every_verb
-def test_without_a_token_the_current_lease_is_meant(store: StoreUnderTest, clock: Clock, verb: Verb) -> None:
+def test_without_a_token_the_current_lease_is_settled(store: StoreUnderTest, clock: Clock, verb: Verb) -> None:
     leased_id, ready_id = store.push("a", "b")
     store.lease(lease_ms=10)
     items = [SettleItem(leased_id, None), SettleItem(ready_id, None), SettleItem(99, None)]
@@ -73,7 +71,7 @@ def test_without_a_token_the_current_lease_is_meant(store: StoreUnderTest, clock
 
 @every_verb
 @pytest.mark.parametrize("message_id", [0, -1, 99, 1 << 44, (1 << 44) + 1, (1 << 45) + 1, 2**80])
-def test_a_message_that_never_was_is_unknown(store: StoreUnderTest, verb: Verb, message_id: int) -> None:
+def test_a_message_that_never_existed_is_unknown(store: StoreUnderTest, verb: Verb, message_id: int) -> None:
     store.push("a", priority=1)
     store.lease()
     item = SettleItem(message_id, None)
@@ -122,7 +120,7 @@ def test_a_message_twice_in_one_batch_is_settled_once(store: StoreUnderTest, ver
 
 
 @pytest.mark.parametrize(("verb", "others"), [(Ack, UNKNOWN), (Nack, STALE), (Release, STALE), (Extend, OK)])
-def test_a_message_named_again_and_again_is_settled_by_the_first_that_holds_it(
+def test_a_repeated_message_is_settled_by_the_first_valid_token(
     store: StoreUnderTest, verb: Verb, others: Settled
 ) -> None:
     store.push("a", "b")
@@ -160,7 +158,7 @@ def test_an_ack_of_many_leaves_the_rest_alone(store: StoreUnderTest) -> None:
     assert texts(store.pages(State.LEASED)) == ["f"]
 
 
-def test_a_nacked_message_waits_for_its_back_off(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_nacked_message_waits_for_its_backoff(store: StoreUnderTest, clock: Clock) -> None:
     options = store.make(backoff_ms=100, backoff_max_ms=350, max_attempts=9).options
     (message_id,) = store.push("a")
     waits = []
@@ -177,7 +175,7 @@ def test_a_nacked_message_waits_for_its_back_off(store: StoreUnderTest, clock: C
     assert waits[2:] == [350, 350]
 
 
-def test_a_fixed_back_off_does_not_grow(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_fixed_backoff_does_not_grow(store: StoreUnderTest, clock: Clock) -> None:
     store.make(backoff="fixed", backoff_ms=70)
     (message_id,) = store.push("a")
     for _ in range(3):
@@ -186,12 +184,12 @@ def test_a_fixed_back_off_does_not_grow(store: StoreUnderTest, clock: Clock) -> 
         clock.advance(70)
 
 
-def test_back_off_never_overflows() -> None:
+def test_backoff_never_overflows() -> None:
     options = QueueOptions(max_attempts=1_000, backoff_max_ms=5_000)
     assert {backoff_ms(options, 1, attempts) for attempts in (13, 40, 41, 1_000)} == {5_000}
 
 
-def test_a_nack_may_name_its_own_delay(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_nack_may_set_its_own_delay(store: StoreUnderTest, clock: Clock) -> None:
     store.push("a")
     assert store.nack(store.lease_one(), delay_ms=7).states == [State.SCHEDULED]
     clock.advance(7)
@@ -232,7 +230,7 @@ def test_an_extended_lease_lasts_from_now(store: StoreUnderTest, clock: Clock) -
     assert store.ack(leased) == [OK]
 
 
-def test_a_lease_extended_to_the_time_it_had_is_settled_as_any_other(shared: StoreUnderTest) -> None:
+def test_a_lease_extended_to_the_same_time_can_be_settled(shared: StoreUnderTest) -> None:
     shared.push("a", "b", "c")
     leased = shared.lease(limit=3, lease_ms=10)
     shared.extend(*leased, lease_ms=10)
@@ -241,9 +239,7 @@ def test_a_lease_extended_to_the_time_it_had_is_settled_as_any_other(shared: Sto
     shared.check()
 
 
-def test_a_lease_extended_and_cut_short_again_is_settled_with_its_first_token(
-    store: StoreUnderTest, clock: Clock
-) -> None:
+def test_a_lease_extended_and_shortened_is_settled_with_its_first_token(store: StoreUnderTest, clock: Clock) -> None:
     store.push("a", "b", "c")
     a, b, c = store.lease(limit=3, lease_ms=50)
     store.extend(a, b, lease_ms=100)
@@ -253,7 +249,7 @@ def test_a_lease_extended_and_cut_short_again_is_settled_with_its_first_token(
     assert texts(store.lease(limit=9)) == ["b"]
 
 
-def test_a_released_message_has_not_been_delivered(store: StoreUnderTest) -> None:
+def test_a_release_does_not_count_as_an_attempt(store: StoreUnderTest) -> None:
     store.make(max_attempts=1)
     (message_id,) = store.push("a")
     for _ in range(3):
@@ -265,7 +261,7 @@ def test_a_released_message_has_not_been_delivered(store: StoreUnderTest) -> Non
     assert store.ack(leased) == [STALE]
 
 
-def test_a_ttl_passing_during_a_lease_counts_when_the_message_comes_back(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_ttl_that_ends_during_a_lease_applies_after_it(store: StoreUnderTest, clock: Clock) -> None:
     store.push("acked", "nacked", "released", "lapsed", ttl_ms=10)
     acked, nacked, released, _ = store.lease(limit=4, lease_ms=30)
     clock.advance(20)
@@ -278,16 +274,16 @@ def test_a_ttl_passing_during_a_lease_counts_when_the_message_comes_back(store: 
     assert store.info().totals.expired == 3
 
 
-def test_settling_nothing_is_fine(store: StoreUnderTest) -> None:
+def test_settling_nothing_succeeds(store: StoreUnderTest) -> None:
     store.make()
     for verb in (Ack, Nack, Extend, Release):
         assert store.do(verb(queue="q", items=[])).results == []
 
 
-def test_an_ack_is_told_with_the_lease_that_it_ends_though_an_earlier_one_lapsed(
+def test_an_ack_is_journalled_with_its_own_lease_after_an_earlier_one_expired(
     store: StoreUnderTest, clock: Clock
 ) -> None:
-    """The journal is played again after the test, and each ending held against its lease."""
+    """The fixture replays the journal after the test and matches each settlement with its lease."""
     store.push("a", "b")
     store.lease(limit=2, lease_ms=10)
     clock.advance(10)
@@ -296,7 +292,7 @@ def test_an_ack_is_told_with_the_lease_that_it_ends_though_an_earlier_one_lapsed
     assert store.ack(*again) == [OK, OK]
 
 
-def test_no_backoff_stays_none_however_often_it_fails(store: StoreUnderTest) -> None:
+def test_a_backoff_of_zero_does_not_grow(store: StoreUnderTest) -> None:
     store.make(backoff_ms=0, max_attempts=100)
     store.push("a")
     for _ in range(60):

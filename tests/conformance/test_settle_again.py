@@ -1,4 +1,4 @@
-"""Settling is idempotent by token: a repeated request gets the same answer and changes nothing."""
+"""Settling is idempotent by token: a repeated request gets the same result and changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEASE_MS = 1_000
 
 @settling
 @pytest.mark.parametrize("plain", [True, False])
-def test_the_same_again_gets_the_same_answer(store: StoreUnderTest, clock: Clock, verb: Verb, plain: bool) -> None:
+def test_a_repeated_settle_gets_the_same_result(store: StoreUnderTest, clock: Clock, verb: Verb, plain: bool) -> None:
     store.push("a", priority=0 if plain else 1)
     leased = store.lease_one(lease_ms=LEASE_MS)
     first = store.settle(verb, [leased])
@@ -38,7 +38,7 @@ def test_the_same_again_gets_the_same_answer(store: StoreUnderTest, clock: Clock
 
 
 @pytest.mark.parametrize("verb", [Nack, Release])
-def test_the_same_again_leaves_the_message_to_whoever_holds_it_now(
+def test_a_repeated_settle_leaves_the_message_to_its_current_consumer(
     store: StoreUnderTest, clock: Clock, verb: Verb
 ) -> None:
     store.push("a")
@@ -54,7 +54,7 @@ def test_the_same_again_leaves_the_message_to_whoever_holds_it_now(
 
 
 @pytest.mark.parametrize("verb", [Nack, Release])
-def test_the_same_again_gets_the_same_answer_beside_the_lease_that_holds_now(
+def test_a_repeated_settle_and_the_current_lease_can_share_a_request(
     store: StoreUnderTest, clock: Clock, verb: Verb
 ) -> None:
     store.push("a")
@@ -65,7 +65,7 @@ def test_the_same_again_gets_the_same_answer_beside_the_lease_that_holds_now(
 
 
 @settling
-def test_a_token_that_settled_in_one_way_does_not_claim_another(store: StoreUnderTest, verb: Verb) -> None:
+def test_a_settled_token_is_not_valid_for_another_verb(store: StoreUnderTest, verb: Verb) -> None:
     store.push("a")
     leased = store.lease_one()
     assert store.settle(verb, [leased]).results == [OK]
@@ -73,7 +73,7 @@ def test_a_token_that_settled_in_one_way_does_not_claim_another(store: StoreUnde
         assert store.settle(other, [leased]).results == [UNKNOWN if verb is Ack else STALE]
 
 
-def test_an_ack_that_came_too_late_is_not_taken_for_the_one_that_did_it(store: StoreUnderTest, clock: Clock) -> None:
+def test_a_late_ack_is_not_taken_for_the_successful_one(store: StoreUnderTest, clock: Clock) -> None:
     store.push("a")
     late = store.lease_one(lease_ms=LEASE_MS)
     clock.advance(LEASE_MS)
@@ -83,7 +83,7 @@ def test_an_ack_that_came_too_late_is_not_taken_for_the_one_that_did_it(store: S
 
 
 @settling
-def test_what_a_token_did_is_not_known_for_another_message_or_queue(store: StoreUnderTest, verb: Verb) -> None:
+def test_a_settled_token_is_not_valid_for_another_message_or_queue(store: StoreUnderTest, verb: Verb) -> None:
     store.push("a", "b", "c")
     store.make("other")
     a, b, c = store.lease(limit=3)
@@ -96,7 +96,7 @@ def test_what_a_token_did_is_not_known_for_another_message_or_queue(store: Store
     assert store.settle(verb, [b, a, c]).results == [OK, OK, OK]
 
 
-def test_where_a_nack_moved_the_message_is_answered_again(store: StoreUnderTest) -> None:
+def test_a_repeated_nack_returns_the_same_state(store: StoreUnderTest) -> None:
     store.make(max_attempts=2)
     store.push("a", "b", "c")
     a, b, c = store.lease(limit=3)
@@ -113,7 +113,7 @@ def test_where_a_nack_moved_the_message_is_answered_again(store: StoreUnderTest)
 
 
 @settling
-def test_what_a_token_did_is_known_for_some_minutes(store: StoreUnderTest, clock: Clock, verb: Verb) -> None:
+def test_a_settlement_is_remembered_for_some_minutes(store: StoreUnderTest, clock: Clock, verb: Verb) -> None:
     from penstock.store.common import SETTLED_MINUTES
 
     store.push("a")
@@ -126,7 +126,7 @@ def test_what_a_token_did_is_known_for_some_minutes(store: StoreUnderTest, clock
 
 
 @settling
-def test_what_a_token_did_is_known_to_other_processes(shared: StoreUnderTest, verb: Verb) -> None:
+def test_a_settlement_is_known_to_other_processes(shared: StoreUnderTest, verb: Verb) -> None:
     shared.push("a")
     leased = shared.lease_one()
     assert shared.settle(verb, [leased]).results == [OK]
@@ -135,8 +135,8 @@ def test_what_a_token_did_is_known_to_other_processes(shared: StoreUnderTest, ve
 
 
 @settling
-def test_a_transaction_is_carried_out_once_by_the_leases_in_it(store: StoreUnderTest, verb: Verb) -> None:
-    """What it pushes hangs on the lease: a token that settled before is no lease."""
+def test_a_transaction_is_executed_once_by_its_leases(store: StoreUnderTest, verb: Verb) -> None:
+    """A transaction pushes only if its leases are current, and a token that has settled is no longer a lease."""
     store.push("a")
     leased = store.lease_one()
     item = SettleItem(leased.id, leased.token, delay_ms=50)
@@ -161,14 +161,14 @@ def settled_rows(store: StoreUnderTest) -> int:
     return int(count)
 
 
-def test_messages_that_are_leased_and_acked_together_cost_one_row(store: StoreUnderTest) -> None:
+def test_messages_leased_and_acked_together_cost_one_row(store: StoreUnderTest) -> None:
     store.push(*map(str, range(100)))
     leased = store.lease(limit=100)
     assert set(store.settle(Ack, leased).results) == {OK}
     assert settled_rows(store) == 1
 
 
-def test_what_tokens_did_long_ago_is_deleted_in_bounded_steps(store: StoreUnderTest, clock: Clock) -> None:
+def test_old_settlements_are_deleted_in_bounded_steps(store: StoreUnderTest, clock: Clock) -> None:
     from penstock.store.common import SETTLED_MINUTES
 
     for _ in range(30):
@@ -176,14 +176,14 @@ def test_what_tokens_did_long_ago_is_deleted_in_bounded_steps(store: StoreUnderT
         store.ack(store.lease_one())
     assert settled_rows(store) == 30
     clock.advance((SETTLED_MINUTES + 2) * MINUTE_MS)
-    # They are many: 5,000 a second make 300,000 that are deleted within a minute, at 10,000 a sweep.
+    # At 5,000 settles a second, 300,000 rows expire each minute; a sweep deletes at most 10,000 of them.
     assert store.sweep(limit=2).more
     assert settled_rows(store) == 10
     assert not store.sweep(limit=2).more
     assert settled_rows(store) == 0
 
 
-def test_a_file_without_a_server_deletes_what_tokens_did_long_ago(in_sqlite: StoreUnderTest, clock: Clock) -> None:
+def test_a_file_without_a_server_deletes_old_settlements(in_sqlite: StoreUnderTest, clock: Clock) -> None:
     from penstock.store.common import SETTLED_MINUTES
     from penstock.store.sqlite.transaction import FORGET_EVERY
 
@@ -195,8 +195,8 @@ def test_a_file_without_a_server_deletes_what_tokens_did_long_ago(in_sqlite: Sto
     assert settled_rows(in_sqlite) <= 2 * FORGET_EVERY
 
 
-@pytest.mark.parametrize("ends", [False, True], ids=["the lease holds", "the lease ended"])
-def test_an_ack_whose_answer_was_lost_is_ok_though_the_lease_ended_meanwhile(
+@pytest.mark.parametrize("ends", [False, True], ids=["lease current", "lease expired"])
+def test_an_ack_with_a_lost_response_is_ok_though_the_lease_expired_meanwhile(
     unjournalled: PostgresUnderTest, clock: Clock, ends: bool
 ) -> None:
     unjournalled.push("a")

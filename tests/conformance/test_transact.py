@@ -1,4 +1,4 @@
-"""Transactions are atomic; in a batch, each command succeeds or fails by itself."""
+"""Transactions are atomic. In a batch, each command succeeds or fails on its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ack(leased: Delivery) -> Ack:
     return Ack(queue=leased.queue, items=[SettleItem(leased.id, leased.token)])
 
 
-def test_an_ack_and_a_push_happen_together(store: StoreUnderTest) -> None:
+def test_an_ack_and_a_push_are_atomic(store: StoreUnderTest) -> None:
     store.make("next")
     store.push("a")
     leased = store.lease_one()
@@ -61,7 +61,7 @@ def test_an_unknown_message_undoes_the_rest(store: StoreUnderTest) -> None:
     assert store.counts() == {}
 
 
-def test_a_refused_command_undoes_the_rest_and_what_it_made(store: StoreUnderTest) -> None:
+def test_a_refused_command_undoes_the_rest_and_created_queues(store: StoreUnderTest) -> None:
     store.make("full", max_size=1)
     store.push("a", queue="full")
     commands = [
@@ -79,7 +79,7 @@ def test_a_refused_command_undoes_the_rest_and_what_it_made(store: StoreUnderTes
     assert (info.ready, info.paused, info.options.lease_ms, info.totals.leased) == (1, False, 30_000, 0)
 
 
-def test_a_drop_is_undone_with_all_that_it_took(store: StoreUnderTest) -> None:
+def test_a_rolled_back_drop_restores_the_queue_and_its_messages(store: StoreUnderTest) -> None:
     store.push("a", "b")
     with pytest.raises(UnknownQueue):
         store.do(Transact(commands=[Drop(queue="q", force=True), push("c")]))
@@ -87,7 +87,7 @@ def test_a_drop_is_undone_with_all_that_it_took(store: StoreUnderTest) -> None:
     assert store.drain() == ["a", "b"]
 
 
-def test_a_lease_undone_is_free_for_others(store: StoreUnderTest) -> None:
+def test_messages_of_a_rolled_back_lease_are_ready_again(store: StoreUnderTest) -> None:
     store.push("plain")
     store.push("filed", priority=1)
     with pytest.raises(UnknownQueue):
@@ -96,7 +96,7 @@ def test_a_lease_undone_is_free_for_others(store: StoreUnderTest) -> None:
     assert store.drain() == ["filed", "plain"]
 
 
-def test_a_key_undone_is_free_again(store: StoreUnderTest) -> None:
+def test_a_key_of_a_rolled_back_push_is_free_again(store: StoreUnderTest) -> None:
     store.make()
     keyed = Push(queue="q", messages=[PushItem(payload=b"x", key="k")])
     with pytest.raises(UnknownQueue):
@@ -104,7 +104,7 @@ def test_a_key_undone_is_free_again(store: StoreUnderTest) -> None:
     assert not store.do(keyed).receipts[0].duplicate
 
 
-def test_in_one_batch_a_failed_transaction_leaves_its_neighbours_alone(store: StoreUnderTest) -> None:
+def test_a_failed_transaction_does_not_affect_its_batch(store: StoreUnderTest) -> None:
     store.make()
     failing = Transact(commands=[push("undone"), push("undone", delay_ms=5), push("x", "none")])
     before, failed, after, leased = store.apply([push("before"), failing, push("after"), Lease(queue="q", limit=9)])
@@ -117,7 +117,7 @@ def test_in_one_batch_a_failed_transaction_leaves_its_neighbours_alone(store: St
     assert store.drain() == ["next"]
 
 
-def test_in_one_batch_a_refused_command_leaves_its_neighbours_alone(store: StoreUnderTest) -> None:
+def test_a_refused_command_does_not_affect_its_batch(store: StoreUnderTest) -> None:
     store.make()
     outcomes = store.apply([push("a"), push("x", "none"), Remove(queue="none", ids=[1]), push("b")])
     assert [type(outcome).__name__ for outcome in outcomes] == [
@@ -139,12 +139,12 @@ def test_transactions_nest(store: StoreUnderTest) -> None:
     assert store.drain() == ["a", "b", "c"]
 
 
-def test_a_commit_of_nothing_is_fine(store: StoreUnderTest) -> None:
+def test_an_empty_transaction_succeeds(store: StoreUnderTest) -> None:
     assert store.apply([]) == []
     assert store.do(Transact(commands=[])).outcomes == []
 
 
-def test_an_unforeseen_error_takes_no_neighbour_with_it(store: StoreUnderTest) -> None:
+def test_an_unexpected_error_does_not_affect_its_batch(store: StoreUnderTest) -> None:
     store.make()
     broken = Push(queue="q", messages=[PushItem(payload=b"x", headers={"a": object()})])  # type: ignore[dict-item]
     fine, failed, also_fine = store.apply([push("a"), broken, push("b")])
@@ -156,7 +156,7 @@ def test_an_unforeseen_error_takes_no_neighbour_with_it(store: StoreUnderTest) -
     assert texts(store.pages(State.LEASED)) == ["a", "b"]
 
 
-def test_pushes_leases_and_acks_side_by_side_are_each_their_own(store: StoreUnderTest, clock: Clock) -> None:
+def test_commands_of_one_batch_get_separate_results(store: StoreUnderTest, clock: Clock) -> None:
     store.make()
     pushes = [Push(queue="q", messages=[PushItem(payload=text.encode()) for text in texts]) for texts in ("ab", "c")]
     first, second = store.apply(pushes)
@@ -171,30 +171,30 @@ def test_pushes_leases_and_acks_side_by_side_are_each_their_own(store: StoreUnde
     assert store.counts() == {}
 
 
-def test_among_acks_side_by_side_each_lease_is_judged_by_itself(store: StoreUnderTest, clock: Clock) -> None:
+def test_acks_of_one_batch_are_checked_one_by_one(store: StoreUnderTest, clock: Clock) -> None:
     store.push(*"abcdef")
     held = [store.lease_one(lease_ms=1_000) for _ in range(6)]
     good, extended, stale, twice, nacked, last = (SettleItem(m.id, m.token) for m in held)
     store.do(Extend(queue="q", items=[extended], lease_ms=9_000))
     store.do(Nack(queue="q", items=[nacked]))
     wrong = SettleItem(stale.id, good.token)
-    asked = [good, extended, wrong, twice, twice, nacked, last]
-    told = store.apply([Ack(queue="q", items=[item]) for item in asked])
+    items = [good, extended, wrong, twice, twice, nacked, last]
+    outcomes = store.apply([Ack(queue="q", items=[item]) for item in items])
     ok, lost = Settled.OK, Settled.STALE
-    assert [each.results[0] for each in told] == [ok, ok, lost, ok, ok, lost, ok]
+    assert [each.results[0] for each in outcomes] == [ok, ok, lost, ok, ok, lost, ok]
     assert store.counts() == {"leased": 1, "scheduled": 1}
 
 
-def test_acks_side_by_side_find_a_lease_that_another_process_took_away(shared: StoreUnderTest) -> None:
+def test_acks_of_one_batch_notice_a_message_removed_by_another_process(shared: StoreUnderTest) -> None:
     shared.push(*"abc")
     items = [SettleItem(m.id, m.token) for m in (shared.lease_one() for _ in range(3))]
     shared.open_another().apply([Remove(queue="q", ids=[items[1].id])])
-    told = shared.apply([Ack(queue="q", items=[item]) for item in items])
-    assert [each.results[0] for each in told] == [Settled.OK, Settled.UNKNOWN, Settled.OK]
+    outcomes = shared.apply([Ack(queue="q", items=[item]) for item in items])
+    assert [each.results[0] for each in outcomes] == [Settled.OK, Settled.UNKNOWN, Settled.OK]
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_one_ack_of_many_finds_a_lease_that_another_process_took_away(shared: StoreUnderTest, limit: int) -> None:
+def test_an_ack_of_many_notices_a_message_removed_by_another_process(shared: StoreUnderTest, limit: int) -> None:
     shared.push(*"abc")
     items = [SettleItem(m.id, m.token) for _ in range(3 // limit) for m in shared.lease(limit=limit)]
     shared.open_another().apply([Remove(queue="q", ids=[items[1].id])])

@@ -1,4 +1,4 @@
-"""Presence: servers and consumers send heartbeats, and are removed when they stop."""
+"""Servers and consumers send heartbeats, and are removed from the list of workers when they stop."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def worker(store: StoreUnderTest, name: str = "ada") -> WorkerInfo:
     return found  # type: ignore[no-any-return]
 
 
-def told(store: StoreUnderTest) -> list[tuple[str, str]]:
-    """What the journal tells of workers."""
+def worker_events(store: StoreUnderTest) -> list[tuple[str, str]]:
+    """Return the worker events in the journal."""
     return [(event.details["what"], event.details["worker"]) for event in events_of(store) if event.kind == "worker"]
 
 
-def test_whoever_gives_a_sign_of_life_is_listed_with_its_whereabouts(store: StoreUnderTest) -> None:
+def test_a_worker_that_sends_a_heartbeat_is_listed_with_its_details(store: StoreUnderTest) -> None:
     first = server("one", host="tallinn", pid=7, version="1.2")
     assert beat(store, first, consumer(server="one", queues=("q", "ns/"))).connected == ["ada", "one"]
     ada, one = store.workers()
@@ -52,7 +52,7 @@ def test_whoever_gives_a_sign_of_life_is_listed_with_its_whereabouts(store: Stor
     assert ada.queues == {"q": 0, "ns/": 0}
 
 
-def test_a_further_sign_of_life_connects_nobody_again(store: StoreUnderTest) -> None:
+def test_a_further_heartbeat_does_not_connect_again(store: StoreUnderTest) -> None:
     beat(store, server(), consumer())
     store.clock.advance(10_000)
     assert beat(store, server(), consumer(queues=("q",))) == Beaten([], [])
@@ -60,7 +60,7 @@ def test_a_further_sign_of_life_connects_nobody_again(store: StoreUnderTest) -> 
     assert (ada.started_at, ada.seen_at, ada.queues) == (START_MS, START_MS + 10_000, {"q": 0})
 
 
-def test_whoever_is_silent_for_too_long_is_taken_off_the_list_by_whoever_is_not(shared: StoreUnderTest) -> None:
+def test_another_workers_heartbeat_removes_a_silent_worker(shared: StoreUnderTest) -> None:
     other = shared.open_another()
     beat(shared, server("one"), consumer("ada"))
     shared.clock.advance(STALE_MS)
@@ -71,13 +71,13 @@ def test_whoever_is_silent_for_too_long_is_taken_off_the_list_by_whoever_is_not(
     assert beat(shared, server("one")).connected == ["one"]
 
 
-def test_whoever_leaves_is_taken_off_the_list_at_once(store: StoreUnderTest) -> None:
+def test_a_worker_that_leaves_is_removed_at_once(store: StoreUnderTest) -> None:
     beat(store, server(), consumer())
     assert beat(store, gone=(server(), consumer(), consumer("unknown"))).disconnected == ["ada", "one"]
     assert listed(store) == []
 
 
-def test_a_consumer_that_works_on_what_it_holds_is_not_silent(store: StoreUnderTest) -> None:
+def test_a_consumer_with_leases_stays_listed(store: StoreUnderTest) -> None:
     store.make(lease_ms=10 * STALE_MS)
     store.push("a")
     leased = store.lease_one(worker="ada")
@@ -89,7 +89,7 @@ def test_a_consumer_that_works_on_what_it_holds_is_not_silent(store: StoreUnderT
     assert beat(store).disconnected == ["ada"]
 
 
-def test_a_lease_that_has_lapsed_does_not_keep_its_holder_on_the_list(store: StoreUnderTest) -> None:
+def test_an_expired_lease_does_not_keep_its_consumer_listed(store: StoreUnderTest) -> None:
     store.make(lease_ms=STALE_MS)
     store.push("a")
     store.lease_one(worker="ada")
@@ -98,7 +98,7 @@ def test_a_lease_that_has_lapsed_does_not_keep_its_holder_on_the_list(store: Sto
     assert beat(store).disconnected == ["ada"]
 
 
-def test_where_there_are_too_many_leases_to_tell_a_silent_consumer_stays_for_an_hour(
+def test_a_silent_consumer_stays_for_an_hour_if_there_are_too_many_leases_to_check(
     store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "LEASES_MET", 2)
@@ -112,7 +112,7 @@ def test_where_there_are_too_many_leases_to_tell_a_silent_consumer_stays_for_an_
     assert beat(store).disconnected == ["ada"]
 
 
-def test_what_each_holds_is_told_by_queue(store: StoreUnderTest) -> None:
+def test_leases_of_a_worker_are_counted_by_queue(store: StoreUnderTest) -> None:
     for queue in ("q", "r"):
         store.make(queue)
         store.push("a", "b", queue=queue)
@@ -126,24 +126,24 @@ def test_what_each_holds_is_told_by_queue(store: StoreUnderTest) -> None:
     assert worker(store).queues == {"q": 0, "r": 1, "s": 0}
 
 
-def test_a_server_that_is_started_again_under_its_name_takes_the_place_of_the_one_before(store: StoreUnderTest) -> None:
+def test_a_restarted_server_replaces_the_earlier_one_of_its_name(store: StoreUnderTest) -> None:
     beat(store, server("one", START_MS, pid=7))
     again = server("one", START_MS + 5, pid=8)
     assert beat(store, again) == Beaten(["one"], ["one"])
-    # Of two that live under one name, the one that began last is shown.
+    # If two servers share a name, the one that started last is listed.
     assert beat(store, server("one", START_MS, pid=7)) == Beaten([], [])
     assert worker(store, "one").pid == 8
     assert beat(store, gone=(server("one", START_MS),)).disconnected == []
     assert beat(store, gone=(again,)).disconnected == ["one"]
 
 
-def test_the_journal_tells_who_came_and_went(journalled: StoreUnderTest) -> None:
+def test_the_journal_records_connects_and_disconnects(journalled: StoreUnderTest) -> None:
     beat(journalled, server("one"), consumer("ada"))
     journalled.make()
     beat(journalled, server("one"))
     journalled.clock.advance(STALE_MS + 1)
     beat(journalled, server("one", START_MS + 1))
-    assert told(journalled) == [
+    assert worker_events(journalled) == [
         ("connected", "ada"),
         ("connected", "one"),
         ("disconnected", "one"),
@@ -152,7 +152,7 @@ def test_the_journal_tells_who_came_and_went(journalled: StoreUnderTest) -> None
     ]
 
 
-def test_the_list_comes_in_pages(store: StoreUnderTest) -> None:
+def test_workers_are_listed_in_pages(store: StoreUnderTest) -> None:
     beat(store, server("z"), *(consumer(f"c{number}") for number in range(5)))
     first = store.workers(limit=4)
     rest = store.workers(after=workers.cursor(first[-1]), limit=4)
@@ -160,7 +160,7 @@ def test_the_list_comes_in_pages(store: StoreUnderTest) -> None:
     assert store.workers(after=workers.cursor(rest[-1])) == []
 
 
-def test_the_list_has_a_limit_that_those_on_it_do_not_feel(
+def test_the_limit_on_workers_does_not_affect_listed_ones(
     store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "WORKERS_MAX", 2)

@@ -1,4 +1,4 @@
-"""The state of the model, its observable form, and the effects of time."""
+"""The state of the model, how it appears to a reader, and the effects of time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNDONE = (State.READY, State.SCHEDULED, State.LEASED)
 
 @dataclass
 class Entry:
-    """One message."""
+    """A message and everything that the model knows about it."""
 
     id: int
     queue: str
@@ -54,8 +54,8 @@ class Queue:
 @dataclass
 class Key:
     id: int
+    # None if the queue was dropped, which frees the key.
     queue: str | None
-    """None: the queue is gone, and the key is free."""
     created_at: int
     expires_at: int
     check_at: int
@@ -63,7 +63,7 @@ class Key:
 
 @dataclass
 class Settlement:
-    """What a token did to a message, and when."""
+    """The outcome of settling a message with a token, and its minute."""
 
     verb: type[c.Command[Any]]
     queue: str
@@ -73,13 +73,13 @@ class Settlement:
 
 @dataclass
 class World:
-    """All that a command may change."""
+    """Everything that a command can change."""
 
     queues: dict[str, Queue] = field(default_factory=dict)
     entries: dict[int, Entry] = field(default_factory=dict)
     keys: dict[tuple[str | None, str], Key] = field(default_factory=dict)
+    # Settlements by message id and token.
     settled: dict[tuple[int, str | None], Settlement] = field(default_factory=dict)
-    """By message and token."""
     last_id: int = 0
 
 
@@ -96,7 +96,7 @@ PEEK_ORDER: dict[State, Callable[[Entry], Any]] = {
 }
 
 
-class Memory:
+class ModelState:
     def __init__(self, clock: Callable[[], int], store_id: int) -> None:
         self.clock = clock
         self.store_id = store_id
@@ -122,7 +122,7 @@ class Memory:
         return sorted(found, key=PEEK_ORDER[states[0]] if len(states) == 1 else order)
 
     def peek(self, name: str, state: State) -> list[StoredMessage]:
-        """Without tracebacks, which only a look at one message has."""
+        """Return messages without tracebacks, which only `get` includes."""
         found = [self.message(e) for e in self.of(self.home(name), state)]
         for message in found:
             message.errors = [msgspec.structs.replace(each, traceback=None) for each in message.errors]

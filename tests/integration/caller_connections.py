@@ -1,4 +1,4 @@
-"""The drivers and libraries whose connections a push can use, each as its documentation shows."""
+"""The drivers and libraries whose connections a push accepts, each used as its documentation shows."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ TABLE = "CREATE TABLE IF NOT EXISTS {}own (id int)"
 _aliases = itertools.count()
 
 
-async def done(value: Any) -> Any:
-    """The result of a call that may have to be awaited."""
+async def resolve(value: Any) -> Any:
+    """Return the result of a call, awaiting it if necessary."""
     return await value if inspect.isawaitable(value) else value
 
 
-class Place:
-    """A file or a database with queues in it, and a table of the application's."""
+class AppDatabase:
+    """A file or database with a queue and a table of the application."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
@@ -65,14 +65,14 @@ class Place:
         return f"INSERT INTO {self.prefix}own VALUES (1)"
 
 
-class Own:
-    """A connection of the application's own, and its transactions."""
+class AppConnection:
+    """A connection of the application, and its transactions."""
 
     is_async = False
     conn: Any
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, database: AppDatabase) -> None:
+        self.database = database
         self.stack = AsyncExitStack()
 
     async def open(self) -> None: ...
@@ -80,7 +80,7 @@ class Own:
     async def begin(self) -> None: ...
 
     async def execute(self, sql: str) -> None:
-        await done(self.conn.execute(sql))
+        await resolve(self.conn.execute(sql))
 
     async def save(self) -> None:
         await self.execute("SAVEPOINT mine")
@@ -89,41 +89,41 @@ class Own:
         await self.execute("ROLLBACK TO SAVEPOINT mine")
 
     async def commit(self) -> None:
-        await done(self.conn.commit())
+        await resolve(self.conn.commit())
 
     async def rollback(self) -> None:
-        await done(self.conn.rollback())
+        await resolve(self.conn.rollback())
 
     async def close(self) -> None:
-        await done(self.conn.close())
+        await resolve(self.conn.close())
         await self.stack.aclose()
 
 
-class Sqlite3(Own):
+class Sqlite3(AppConnection):
     async def open(self) -> None:
-        self.conn = sqlite3.connect(self.place.path)
+        self.conn = sqlite3.connect(self.database.path)
 
 
-class AioSqlite(Own):
+class AioSqlite(AppConnection):
     is_async = True
 
     async def open(self) -> None:
-        self.conn = await aiosqlite.connect(self.place.path)
+        self.conn = await aiosqlite.connect(self.database.path)
 
 
-class Psycopg(Own):
+class Psycopg(AppConnection):
     async def open(self) -> None:
         self.conn = psycopg.connect(cluster().url)
 
 
-class PsycopgAsync(Own):
+class PsycopgAsync(AppConnection):
     is_async = True
 
     async def open(self) -> None:
         self.conn = await psycopg.AsyncConnection.connect(cluster().url)
 
 
-class Asyncpg(Own):
+class Asyncpg(AppConnection):
     is_async = True
 
     async def open(self) -> None:
@@ -145,15 +145,15 @@ class Asyncpg(Own):
         await self.pool.close()
 
 
-class SqlAlchemy(Own):
-    """By its default dialect; a transaction begins with the first use of the connection."""
+class SqlAlchemy(AppConnection):
+    """SQLAlchemy with its default dialect; the first use of a connection begins a transaction."""
 
     sqlite, postgres = "sqlite", "postgresql+psycopg"
 
     @property
     def engine_url(self) -> str:
-        if self.place.kind == "sqlite":
-            return f"{self.sqlite}:///{self.place.path}"
+        if self.database.kind == "sqlite":
+            return f"{self.sqlite}:///{self.database.path}"
         return f"{self.postgres}://postgres@/postgres?host={cluster().folder}"
 
     async def open(self) -> None:
@@ -161,17 +161,17 @@ class SqlAlchemy(Own):
         self.conn = self.engine.connect()
 
     async def execute(self, sql: str) -> None:
-        await done(self.conn.execute(sa.text(sql)))
+        await resolve(self.conn.execute(sa.text(sql)))
 
     async def save(self) -> None:
-        self.nested = await done(self.conn.begin_nested())
+        self.nested = await resolve(self.conn.begin_nested())
 
     async def undo(self) -> None:
-        await done(self.nested.rollback())
+        await resolve(self.nested.rollback())
 
     async def close(self) -> None:
-        await done(self.conn.close())
-        await done(self.engine.dispose())
+        await resolve(self.conn.close())
+        await resolve(self.engine.dispose())
 
 
 class SqlAlchemySession(SqlAlchemy):
@@ -199,14 +199,14 @@ class SqlAlchemyAsyncSession(SqlAlchemyAsync):
         self.conn = AsyncSession(self.engine)
 
 
-class Django(Own):
+class Django(AppConnection):
     async def open(self) -> None:
         if not settings.configured:
             settings.configure(DATABASES={})
             django.setup()
         self.alias = f"own{next(_aliases)}"
-        engine = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(self.place.path)}
-        if self.place.kind == "postgres":
+        engine = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(self.database.path)}
+        if self.database.kind == "postgres":
             engine = {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "USER": "postgres"}
             engine["HOST"] = str(cluster().folder)
         connections.settings |= connections.configure_settings({"default": {}, self.alias: engine})
@@ -246,4 +246,4 @@ POSTGRES = [
     SqlAlchemyAsyncSession,
     Django,
 ]
-OWN = [("sqlite", kind) for kind in SQLITE] + [("postgres", kind) for kind in POSTGRES]
+DRIVERS = [("sqlite", kind) for kind in SQLITE] + [("postgres", kind) for kind in POSTGRES]

@@ -1,4 +1,4 @@
-"""Support for the SDK's tests: one suite for sync and async, and a proxy that loses, invents and counts answers."""
+"""Support for the SDK tests: one suite for sync and async, and a proxy that loses, forges and counts responses."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _threads = ThreadPoolExecutor(128, "test-caller")
 
 
 async def in_thread(call: Callable[..., Any], *args: Any) -> Any:
-    """As asyncio.to_thread, with enough threads for all concurrent calls."""
+    """Run a call as asyncio.to_thread does, with enough threads for all concurrent calls."""
     return await asyncio.get_running_loop().run_in_executor(_threads, lambda: call(*args))
 
 
 class Call:
-    """A call of the sync client that can be awaited, iterated over or entered as the async client's can."""
+    """A call of the sync client that can be awaited, iterated over or entered like a call of the async client."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -40,13 +40,13 @@ class Call:
         iterator = self._call()
         try:
             while found := [each for each in [await in_thread(next, iterator, None)] if each is not None]:
-                yield wrap(found.pop())  # The loop must not hold on to what its user has dropped.
+                yield wrap(found.pop())  # Do not keep a reference to a message that the caller has dropped.
         finally:
             await in_thread(iterator.close)
 
 
 class Threaded:
-    """A sync object used as if it were async: each call in a thread of its own."""
+    """Wraps a sync object as if it were async, and runs each call in a thread."""
 
     def __init__(self, target: Any) -> None:
         self.target = target
@@ -89,7 +89,7 @@ def unwrap(value: Any) -> Any:
 
 
 class Sdk:
-    """One way to use the SDK: its `connect`, and how a handler is written."""
+    """One flavour of the SDK, sync or async: how to connect, and how to write a handler."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -100,7 +100,7 @@ class Sdk:
         return Threaded(penstock.connect(url, **settings))
 
     def handler(self, work: Callable[[Any], Any]) -> Any:
-        """A worker's function, from a coroutine function of a message."""
+        """Make a worker's handler from a coroutine function that takes a message."""
         if self.kind == "async":
             return work
         return lambda message: asyncio.run(work(Threaded(message)))
@@ -113,7 +113,7 @@ class Sdk:
 
 
 class Proxy:
-    """Between a client and a server: notes each request, and may lose its answer or answer itself."""
+    """A proxy between a client and a server that records each request and can lose or forge its response."""
 
     def __init__(self, port: int) -> None:
         self.requests: list[str] = []
@@ -130,11 +130,11 @@ class Proxy:
         return f"http://127.0.0.1:{self.port}"
 
     def lose_answer(self, path: str) -> None:
-        """Execute the next request to this path, and lose its response."""
+        """Forward the next request to this path, but drop its response."""
         self._tricks.append((path, None))
 
     def answer(self, path: str, status: str, *headers: str, body: str = "") -> None:
-        """Answer the next request to this path without the server."""
+        """Respond to the next request to this path without forwarding it."""
         head = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", *headers]
         self._tricks.append((path, ("\r\n".join(head) + "\r\n\r\n" + body).encode()))
 
@@ -142,7 +142,7 @@ class Proxy:
         return sum(path in request for request in self.requests)
 
     def cut(self) -> None:
-        """End every connection."""
+        """Close every connection."""
         with self._lock:
             for link in self._sockets:
                 with contextlib.suppress(OSError):
@@ -185,7 +185,7 @@ class Proxy:
 
 
 def _read_http(link: socket.socket, gone: socket.socket | None = None) -> bytes:
-    """Return one whole request or response; empty at the end, or if the socket `gone` is closed meanwhile."""
+    """Read one whole request or response. Return nothing at the end, or as soon as the socket `gone` is closed."""
     data = b""
     while True:
         if gone is not None:

@@ -1,4 +1,4 @@
-"""Runs `penstock` in this process or in its own, with a server to use."""
+"""Runs `penstock` in this process or in another one, and starts servers for it."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ def clean_environment(**settings: str) -> dict[str, str]:
 
 
 def penstock(*arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Result:
-    """As the console script calls it, without the cost of a process."""
+    """Run the command like the console script, but in this process, which is faster."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, clean_environment(**(env or {})), clear=True))
-        stack.callback(os.umask, os.umask(0o022))  # The command changes it, for its own process.
+        # The command sets the umask of the process, which here is the test process.
+        stack.callback(os.umask, os.umask(0o022))
         stack.enter_context(mock.patch.object(sys, "argv", ["penstock", *arguments]))
         stack.enter_context(mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8")))
         stack.enter_context(redirect_stdout(out))
@@ -61,7 +62,7 @@ def penstock(*arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None 
 
 @dataclass
 class Queues:
-    """A place with queues, and the flags that lead there."""
+    """A file, database or server with queues, and the flags that select it."""
 
     flags: tuple[str, ...]
     kind: str
@@ -79,35 +80,35 @@ class Queues:
 
 
 def spawn(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    """Run the command in another process."""
+    """Start the command in another process."""
     options.setdefault("env", clean_environment())
     return subprocess.Popen([PENSTOCK, *arguments], **options)
 
 
 @contextmanager
 def server(folder: Path, **settings: str) -> Iterator[str]:
-    """`penstock serve`, just so, on a free port; its address."""
+    """Run `penstock serve` on a free port and yield its address."""
     folder.mkdir(exist_ok=True)
     env = clean_environment(
         PENSTOCK_PORT="0", PENSTOCK_DATA=str(folder / "data"), PENSTOCK_CANARY_MS="0", PENSTOCK_ACCESS_LOG="false"
     )
-    said = folder / "said"
-    with said.open("wb") as stderr:
+    log = folder / "log"
+    with log.open("wb") as stderr:
         process = subprocess.Popen([PENSTOCK, "serve"], env=env | settings, stderr=stderr, cwd=folder)
     try:
-        yield wait_for_address(process, said)
+        yield wait_for_address(process, log)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_SECONDS) == 0, said.read_text()
+        assert process.wait(PATIENCE_SECONDS) == 0, log.read_text()
     finally:
         process.kill()
         process.wait()
 
 
-def wait_for_address(process: subprocess.Popen[bytes], said: Path) -> str:
+def wait_for_address(process: subprocess.Popen[bytes], log: Path) -> str:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
-        found = re.search(r"listens on (http://\S+) ", said.read_text())
+        found = re.search(r"listens on (http://\S+) ", log.read_text())
         if found:
             return found[1]
         time.sleep(0.02)
-    raise AssertionError(f"no server: {said.read_text()}")
+    raise AssertionError(f"no server: {log.read_text()}")

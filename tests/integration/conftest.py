@@ -1,4 +1,4 @@
-"""Servers shared by the tests of a module; each test creates its own queues."""
+"""Servers shared by the tests of a module. Each test creates its own queues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @contextmanager
 def serving_from(store: str, folder: Path, **settings: Any) -> Iterator[Running]:
-    """A server on a `sqlite` file, or on a `postgres` schema of its own."""
+    """Run a server on a `sqlite` file, or on a new `postgres` schema."""
     if store == "sqlite":
         with running(folder, **settings) as server:
             yield server
@@ -62,7 +62,7 @@ Fresh = Callable[..., Running]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Fresh]:
-    """A server of the test's own, with settings."""
+    """Starts a server for this test alone, with the given settings."""
     opened = []
 
     def start(**settings: object) -> Running:
@@ -77,7 +77,7 @@ def serve(tmp_path: Path) -> Iterator[Fresh]:
 
 @pytest.fixture
 def schema() -> Iterator[str]:
-    """A new schema of PostgreSQL."""
+    """A new PostgreSQL schema."""
     schema = new_schema()
     yield schema
     drop_schema(schema)
@@ -85,7 +85,7 @@ def schema() -> Iterator[str]:
 
 @pytest.fixture
 def store(schema: str) -> str:
-    """Its address."""
+    """The URL of a new PostgreSQL schema."""
     return f"{cluster().url}&schema={schema}"
 
 
@@ -96,7 +96,7 @@ def sdk(request: pytest.FixtureRequest) -> Sdk:
 
 @pytest.fixture(params=["sqlite", "postgres", "http"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Everything that the SDK connects to."""
+    """A URL of each kind that the SDK connects to."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/tasks.db"
     if request.param == "postgres":

@@ -1,4 +1,4 @@
-"""Many threads and processes use one queue file at once; each keeps a tally for the final comparison."""
+"""Many threads and processes use one queue file at once. Each keeps a tally for the final comparison."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from penstock import LiteQueue
 
 QNAMES = ("default", "ns/task/queue")
+# High enough that nacks never dead-letter a message.
 MAX_RETRIES = 900
-"""So many that nothing dies of being nacked."""
 
 
 @dataclass
@@ -23,8 +23,8 @@ class Tally:
     errors: list[str] = field(default_factory=list)
 
 
-def steadily(path: Path, seed: int, seconds: float, queue: LiteQueue | None = None) -> Tally:
-    """Use one open queue, maybe shared with other threads, for some time."""
+def use_continuously(path: Path, seed: int, seconds: float, queue: LiteQueue | None = None) -> Tally:
+    """Use one open queue for some time, possibly shared with other threads."""
     tally, chance, deadline = Tally(), random.Random(seed), time.monotonic() + seconds
     try:
         if queue is not None:
@@ -39,8 +39,8 @@ def steadily(path: Path, seed: int, seconds: float, queue: LiteQueue | None = No
     return tally
 
 
-def reopening(path: Path, seed: int, seconds: float) -> Tally:
-    """Open the file, use it a little, close it, again and again."""
+def use_reopened(path: Path, seed: int, seconds: float) -> Tally:
+    """Repeatedly open the file, use it a little and close it."""
     tally, chance, deadline = Tally(), random.Random(seed), time.monotonic() + seconds
     try:
         while time.monotonic() < deadline:
@@ -54,24 +54,24 @@ def reopening(path: Path, seed: int, seconds: float) -> Tally:
 
 def _use(queue: LiteQueue, chance: random.Random, tally: Tally) -> None:
     qname = chance.choice(QNAMES)
-    way = chance.random()
-    if way < 0.25:
+    action = chance.random()
+    if action < 0.25:
         tally.put.append(queue.put(b"%d" % chance.getrandbits(40), qname, priority=chance.choice((0, 0, 1))))
-    elif way < 0.35:
+    elif action < 0.35:
         tally.put += queue.put_many([b"x" * chance.randrange(2_000) for _ in range(5)], qname)
-    elif way < 0.6:
+    elif action < 0.6:
         with queue.process(qname) as message:
             pass
         if message is not None:
             tally.acked.append(message.id)
-    elif way < 0.75:
+    elif action < 0.75:
         messages = queue.pop_many(8, qname)
         lost = queue.ack_many(messages[:4]) + queue.nack_many(messages[4:], delay=0)
         assert not lost
         tally.acked += [message.id for message in messages[:4]]
-    elif way < 0.85:
+    elif action < 0.85:
         queue.peek(qname)
-    elif way < 0.95:
+    elif action < 0.95:
         queue.qsize(qname)
     else:
         queue.dlq(qname)
@@ -80,7 +80,7 @@ def _use(queue: LiteQueue, chance: random.Random, tally: Tally) -> None:
 
 
 def lock_with_sqlite(path: Path, seed: int, seconds: float) -> Tally:
-    """A program of the user's that writes to the same file with plain sqlite3, in short transactions."""
+    """Write to the same file in short transactions with plain sqlite3, as a user's own program might."""
     tally, chance, deadline = Tally(), random.Random(seed), time.monotonic() + seconds
     try:
         with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as db:
@@ -97,7 +97,7 @@ def lock_with_sqlite(path: Path, seed: int, seconds: float) -> Tally:
 
 
 def open_at(path: Path, at: float) -> Tally:
-    """Open a file that may not exist yet, at a given moment, and put one message."""
+    """Open a file, which may not exist yet, at a given time and put one message."""
     tally = Tally()
     time.sleep(max(0.0, at - time.time()))
     try:

@@ -1,4 +1,4 @@
-"""Node and a browser for the tests of JavaScript code, and a server with a movable clock."""
+"""Node and a browser for the tests of JavaScript code, and a clock that tests can move."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PATIENCE_SECONDS = 280
 
 
 def missing(what: str) -> str:
-    """Skip, saying so; where nothing may be skipped, fail."""
+    """Skip the test because a program is missing, or fail it in CI."""
     if os.environ.get("CI") == "true":
         pytest.fail(f"{what} is not installed")
     pytest.skip(f"{what} is not installed")
 
 
 def node(*arguments: str | Path, folder: Path | None = None, **environment: str) -> str:
-    """What a program printed that ended well."""
+    """Run a program with Node, and return its output if it succeeds."""
     program = shutil.which("node") or missing("Node")
     try:
         done = subprocess.run(
@@ -47,13 +47,13 @@ def node(*arguments: str | Path, folder: Path | None = None, **environment: str)
             timeout=PATIENCE_SECONDS,
         )
     except subprocess.TimeoutExpired as late:
-        pytest.fail(f"it did not end, and had said: {(late.output or b'').decode()}")
+        pytest.fail(f"it did not end; its output was: {(late.output or b'').decode()}")
     assert done.returncode == 0, done.stdout
     return done.stdout
 
 
 def install(folder: Path, name: str) -> None:
-    """Make the client a package of this name there, as npm would."""
+    """Install the client as a package of this name, as npm would."""
     (folder / "node_modules").mkdir()
     (folder / "node_modules" / name).symlink_to(CLIENT)
     (folder / "package.json").write_text('{"type": "module"}')
@@ -68,12 +68,12 @@ class MovableClock:
 
 
 class Pages(SimpleHTTPRequestHandler):
-    """Serves the client's files, and receives what a page reports."""
+    """Serves the client's files, and receives the reports of the pages."""
 
-    told: ClassVar[queue.Queue[Any]]
+    reports: ClassVar[queue.Queue[Any]]
 
     def do_POST(self) -> None:
-        self.told.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        self.reports.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
         self.send_response(204)
         self.end_headers()
 
@@ -83,14 +83,14 @@ class Pages(SimpleHTTPRequestHandler):
 
 @contextmanager
 def pages() -> Iterator[tuple[str, queue.Queue[Any]]]:
-    """Yield the address, and the reports of pages."""
-    told: queue.Queue[Any] = queue.Queue()
-    handler = partial(type("Told", (Pages,), {"told": told}), directory=str(CLIENT))
+    """Yield the address, and a queue of the pages' reports."""
+    reports: queue.Queue[Any] = queue.Queue()
+    handler = partial(type("ReportingPages", (Pages,), {"reports": reports}), directory=str(CLIENT))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}", told
+            yield f"http://127.0.0.1:{server.server_port}", reports
         finally:
             server.shutdown()
             thread.join()
@@ -103,7 +103,7 @@ def find_browser() -> str:
 
 @contextmanager
 def browser(program: str, address: str) -> Iterator[None]:
-    """A page in a browser without a window."""
+    """Open a page in a headless browser."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"]
         running = subprocess.Popen(

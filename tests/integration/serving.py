@@ -1,4 +1,4 @@
-"""A real server for tests: in a thread of this process, or as `penstock serve` in its own process."""
+"""A real server for tests: in a thread of this process, or as `penstock serve` in another process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Answer:
 
 
 class Client:
-    """Plain HTTP, one connection kept open."""
+    """A plain HTTP client with one persistent connection."""
 
     def __init__(self, host: str, port: int, token: str | None = None, context: ssl.SSLContext | None = None) -> None:
         self.host, self.port, self.token = host, port, token
@@ -54,7 +54,7 @@ class Client:
             self.connection = http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=context)
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-        """A body that is not bytes is sent as JSON; `content_type` is written Content-Type."""
+        """Send a request. A body that is not bytes is sent as JSON, and the header `content_type` as Content-Type."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.token is not None:
             sent.setdefault("Authorization", f"Bearer {self.token}")
@@ -76,7 +76,7 @@ class Client:
         return self.ask("DELETE", path, **headers)
 
     def queue(self, name: str, **options: Any) -> str:
-        """Make a queue; its path."""
+        """Create a queue and return its path."""
         answer = self.post("/queues", {"name": name, **options})
         assert answer.status == 201, answer
         return "/queues/" + name.replace("/", "%2F")
@@ -154,7 +154,7 @@ def running(folder: Path, **settings: Any) -> Iterator[Running]:
 
 
 class Process:
-    """`penstock serve` as a user runs it."""
+    """A `penstock serve` process, started as a user starts it."""
 
     def __init__(self, folder: Path, *flags: str, env: dict[str, str] | None = None) -> None:
         self._log = folder / "serve.log"
@@ -186,7 +186,7 @@ class Process:
         return [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]
 
     def text(self) -> str:
-        """What it has written to its log."""
+        """Return everything that the server has written to its log."""
         return self._log.read_bytes()[self._begin :].decode()
 
     def terminate(self, seconds: float = PATIENCE) -> int:

@@ -1,4 +1,4 @@
-"""Shared by the tests of streams: Arrow as bytes, and a stream on a server."""
+"""Helpers for the stream tests: Arrow as bytes, and streams on a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def arrow(table: pa.Table, **options: Any) -> bytes:
 
 
 def rows(answer: Answer) -> list[dict[str, Any]]:
-    """Of an answer in Arrow."""
+    """Return the rows of an Arrow response."""
     assert answer.status == 200, answer
     assert answer.headers["content-type"] == ARROW
     found: list[dict[str, Any]] = pa.ipc.open_stream(answer.body).read_all().to_pylist()
@@ -28,7 +28,7 @@ def rows(answer: Answer) -> list[dict[str, Any]]:
 
 
 def create(client: Client, name: str, **options: Any) -> str:
-    """Make a stream; its path."""
+    """Create a stream and return its path."""
     answer = client.post("/streams", {"name": name, **options})
     assert answer.status == 201, answer
     return "/streams/" + name.replace("/", "%2F")

@@ -85,7 +85,7 @@ def uvicorn(folder: Path, text: str, name: str) -> Iterator[tuple[Client, subpro
         process.wait()
 
 
-def test_it_is_mounted_beside_routes_with_workers_that_end_with_the_server(tmp_path: Path) -> None:
+def test_penstock_can_be_mounted_beside_routes_with_workers_that_stop_with_the_server(tmp_path: Path) -> None:
     with uvicorn(tmp_path, APPLICATION, "api") as (client, process):
         assert client.post("/welcome/ada").status == 200
         pushed = client.post("/penstock/queues/reports/messages", {"payload": "q3"})
@@ -102,14 +102,14 @@ def test_it_is_mounted_beside_routes_with_workers_that_end_with_the_server(tmp_p
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE)
     assert "the worker of queue 'missing' failed" in (tmp_path / "log").read_text()
-    # What the workers had taken is settled: nothing waits for a lease to end.
+    # Messages that the workers had leased are settled, so nothing waits for a lease to expire.
     with penstock.connect(f"sqlite:///{tmp_path}/tasks.db") as opened:
         for name in ("emails", "reports"):
             info = opened.queue(name).info()
             assert (info.ready, info.leased) == (0, 0)
 
 
-def test_it_is_an_application_of_its_own(tmp_path: Path) -> None:
+def test_penstock_can_run_as_the_whole_application(tmp_path: Path) -> None:
     text = f"import penstock.asgi\nqueues = penstock.asgi.app('sqlite:///q.db', auth_token={TOKEN!r}, canary_ms=0)\n"
     with uvicorn(tmp_path, text, "queues") as (client, process):
         assert client.post("/queues", {"name": "q"}).status == 201
@@ -120,7 +120,7 @@ def test_it_is_an_application_of_its_own(tmp_path: Path) -> None:
         assert [each.name for each in opened.queues()] == ["q"]
 
 
-def test_mounted_without_a_lifespan_it_starts_with_the_first_request(tmp_path: Path) -> None:
+def test_without_a_lifespan_penstock_starts_with_the_first_request(tmp_path: Path) -> None:
     text = f"""
 import penstock.asgi
 from starlette.applications import Starlette
@@ -139,13 +139,13 @@ def test_a_server_without_a_token_requires_the_insecure_setting() -> None:
     assert penstock.asgi.app("sqlite:///q.db", insecure=True)
 
 
-def test_a_wrong_setting_is_named() -> None:
+def test_an_invalid_setting_is_named() -> None:
     with pytest.raises(penstock.InvalidInput) as caught:
         penstock.asgi.app("sqlite:///q.db", auth_token="t", prot=1)
     assert caught.value.field == "prot"
 
 
-def test_a_function_that_is_no_worker_is_refused_at_once() -> None:
+def test_a_function_that_is_not_a_worker_is_refused_at_once() -> None:
     with pytest.raises(penstock.InvalidInput, match=r"got function.*@queue.worker"):
         penstock.asgi.lifespan(print_nothing)  # type: ignore[arg-type]
 
@@ -165,7 +165,7 @@ def test_a_store_that_cannot_be_opened_stops_the_application(tmp_path: Path) -> 
         asyncio.run(start())
 
 
-def test_more_sync_workers_run_beside_an_application_than_the_loop_has_threads(tmp_path: Path) -> None:
+def test_more_sync_workers_than_the_loop_has_threads_can_run(tmp_path: Path) -> None:
     count = 2 * ((os.cpu_count() or 1) + 4)
     with penstock.connect(f"sqlite:///{tmp_path}/q.db") as client:
         done = client.create_queue("done")
@@ -182,7 +182,7 @@ def test_more_sync_workers_run_beside_an_application_than_the_loop_has_threads(t
         asyncio.run(asyncio.wait_for(run(), PATIENCE))
 
 
-def test_large_answers_are_sent_in_parts_for_which_the_server_can_wait(tmp_path: Path) -> None:
+def test_large_responses_are_sent_in_parts_with_backpressure(tmp_path: Path) -> None:
     application = penstock.asgi.app(f"sqlite:///{tmp_path}/q.db", insecure=True, canary_ms=0)
     parts: list[int] = []
 

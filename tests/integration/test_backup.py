@@ -28,8 +28,8 @@ from tests.integration.serving import Running, running
 pytestmark = pytest.mark.timeout(180)
 
 
-def work(server: Running, stop: threading.Event) -> None:
-    """All that changes a file, again and again."""
+def change_everything(server: Running, stop: threading.Event) -> None:
+    """Keep changing everything in the file: queues, streams and consumer positions."""
     with penstock.connect(f"http://127.0.0.1:{server.port}") as client:
         queue, stream = client.create_queue("q", exist_ok=True), client.create_stream("s", exist_ok=True)
         number = 0
@@ -43,7 +43,7 @@ def work(server: Running, stop: threading.Event) -> None:
 
 
 def check(path: Path) -> int:
-    """Create queues, a journal and a stream in a file that is not in use; return the stream's number of records."""
+    """Check queues, journal and stream of a file that nobody uses; return the number of records in the stream."""
     with closing(sqlite3.connect(path)) as db:
         check_tables(db)
         check_journal(db, journal_folder(path))
@@ -64,7 +64,7 @@ def check(path: Path) -> int:
 def test_a_backup_during_traffic_is_consistent(tmp_path: Path) -> None:
     stop = threading.Event()
     with running(tmp_path / "data") as server, server.client() as client:
-        worker = threading.Thread(target=work, args=(server, stop))
+        worker = threading.Thread(target=change_everything, args=(server, stop))
         worker.start()
         try:
             eventually(lambda: client.get("/streams/s").status == 200 and client.get("/streams/s").json["next"] > 4)
@@ -121,7 +121,7 @@ def check_after(path: Path) -> None:
         check_journal(db, journal_folder(path))
 
 
-def test_a_backup_of_a_database_alone_leaves_the_journal_and_streams_that_are_there(tmp_path: Path) -> None:
+def test_restoring_a_backup_without_streams_keeps_existing_ones(tmp_path: Path) -> None:
     path = tmp_path / "q.db"
     with penstock.connect(f"sqlite:///{path}") as client:
         client.create_queue("q")
@@ -134,7 +134,7 @@ def test_a_backup_of_a_database_alone_leaves_the_journal_and_streams_that_are_th
         assert [record.data for record in client.stream("s").read()] == ["kept"]
 
 
-def test_damage_does_not_keep_the_rest_from_being_saved_and_put_back(tmp_path: Path) -> None:
+def test_damage_does_not_prevent_backing_up_and_restoring_the_rest(tmp_path: Path) -> None:
     path, copy = tmp_path / "q.db", tmp_path / "copy.db"
     with closing(SqliteStore(path, journal=True)):
         pass
@@ -143,11 +143,11 @@ def test_damage_does_not_keep_the_rest_from_being_saved_and_put_back(tmp_path: P
         for name in ("first", "middle", "nameless", "sound"):
             client.create_stream(name).append_many(["a", "b", "c"])
             client.stream(name).commit("reader", 0)
-    spoil(stream_file(path, "first"), HEAD_BYTES, HEAD_BYTES + HEADER_BYTES)
-    spoil(stream_file(path, "middle"), HEAD_BYTES + 2 * HEADER_BYTES + 1)
-    spoil(stream_file(path, "nameless").with_name(STREAM), 5)
+    corrupt(stream_file(path, "first"), HEAD_BYTES, HEAD_BYTES + HEADER_BYTES)
+    corrupt(stream_file(path, "middle"), HEAD_BYTES + 2 * HEADER_BYTES + 1)
+    corrupt(stream_file(path, "nameless").with_name(STREAM), 5)
     [journal] = journal_folder(path).glob("*.log")
-    spoil(journal, HEAD_BYTES + HEADER_BYTES)
+    corrupt(journal, HEAD_BYTES + HEADER_BYTES)
     made = command("backup", str(copy), "--db", str(path), "--json")
     assert made.code == 3, made.err
     assert (made.json["streams"], made.json["stream_records"]) == (4, 2 + 2 + 3)
@@ -182,14 +182,14 @@ def stream_file(path: Path, stream: str) -> Path:
     return file
 
 
-def spoil(file: Path, *places: int) -> None:
+def corrupt(file: Path, *places: int) -> None:
     data = bytearray(file.read_bytes())
     for place in places:
         data[place] ^= 1
     file.write_bytes(data)
 
 
-def test_a_backup_overwrites_no_part_of_another(tmp_path: Path) -> None:
+def test_a_backup_never_overwrites_another(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path / "q.db")) as store:
         streams_beside(tmp_path / "copy.db").mkdir()
         with pytest.raises(CannotOpen, match="exists already"):
@@ -197,17 +197,17 @@ def test_a_backup_overwrites_no_part_of_another(tmp_path: Path) -> None:
         assert sorted(each.name for each in tmp_path.glob("copy*")) == ["copy.db.streams"]
 
 
-def test_the_name_of_a_backup_may_be_no_text(tmp_path: Path) -> None:
+def test_a_backup_path_need_not_be_utf_8(tmp_path: Path) -> None:
     penstock.connect(f"sqlite:///{tmp_path}/q.db").close()
     name = f"{tmp_path}/\udcff"
-    told = command("backup", name, "--db", f"{tmp_path}/q.db", "--json")
-    assert (told.code, told.json["backup"]) == (0, name)
-    told = command("backup", f"{name}2", "--db", f"{tmp_path}/q.db")
-    assert (told.code, told.err) == (0, "")
-    assert "dcff2" in told.out
+    result = command("backup", name, "--db", f"{tmp_path}/q.db", "--json")
+    assert (result.code, result.json["backup"]) == (0, name)
+    result = command("backup", f"{name}2", "--db", f"{tmp_path}/q.db")
+    assert (result.code, result.err) == (0, "")
+    assert "dcff2" in result.out
 
 
-def test_a_stream_that_someone_writes_is_not_put_back(tmp_path: Path) -> None:
+def test_a_stream_with_an_active_writer_is_not_restored(tmp_path: Path) -> None:
     path = tmp_path / "q.db"
     with penstock.connect(f"sqlite:///{path}") as client:
         client.create_queue("q")

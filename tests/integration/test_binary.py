@@ -31,7 +31,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.contextmanager
 def served(file: Path, folder: Path, **environment: str) -> Iterator[int]:
-    """With this environment and no other, by a Python that has no package."""
+    """Run the server with exactly this environment, on a Python without installed packages."""
     log = folder / "log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
@@ -61,7 +61,7 @@ def ask(port: int, method: str, path: str, body: object = None) -> tuple[int, by
         return answer.status, answer.read()
 
 
-def test_it_serves_in_an_empty_environment(file: Path, tmp_path: Path) -> None:
+def test_the_binary_runs_in_an_empty_environment(file: Path, tmp_path: Path) -> None:
     with served(file, tmp_path, SHIV_ROOT=str(tmp_path / "unpacked")) as port:
         assert ask(port, "POST", "/queues", {"name": "q"})[0] == 201
         assert ask(port, "POST", "/queues/q/messages", {"payload": 1})[0] == 201
@@ -69,7 +69,7 @@ def test_it_serves_in_an_empty_environment(file: Path, tmp_path: Path) -> None:
         assert ask(port, "GET", "/metrics")[0] == 200
 
 
-def test_it_is_unpacked_once(file: Path, tmp_path: Path) -> None:
+def test_the_binary_is_unpacked_once(file: Path, tmp_path: Path) -> None:
     shown = [
         subprocess.run(
             [BARE, "-I", str(file), "--version"],

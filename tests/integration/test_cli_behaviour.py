@@ -43,14 +43,14 @@ def file(tmp_path: Path) -> Queues:
 
 
 @pytest.fixture
-def silent() -> Iterator[socket.socket]:
-    """A server that takes connections and never answers."""
+def silent_server() -> Iterator[socket.socket]:
+    """A server that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(60)
         yield listener
 
 
-def test_without_a_token_or_with_a_wrong_one_it_is_not_authorised(url: str, admin: Queues) -> None:
+def test_a_missing_or_wrong_token_is_unauthorized(url: str, admin: Queues) -> None:
     for flags in ((), ("--token", "wrong"), ("--token", "pk_000000000000_x")):
         refused = penstock("queue", "list", "--url", url, *flags)
         assert (refused.code, refused.out) == (4, "")
@@ -59,7 +59,7 @@ def test_without_a_token_or_with_a_wrong_one_it_is_not_authorised(url: str, admi
     assert penstock("queue", "list", env={"PENSTOCK_URL": url, "PENSTOCK_TOKEN": TOKEN}).code == 0
 
 
-def test_a_key_opens_its_queue_for_its_rights_only(url: str, admin: Queues) -> None:
+def test_a_key_grants_only_its_rights_on_its_queue(url: str, admin: Queues) -> None:
     key = admin.json("key", "add", "--queue", "jobs", "--right", "push")["key"]
     holder = Queues(("--url", url, "--token", key), "http")
     assert holder.json("message", "enqueue", "--queue", "jobs", "--payload", "1")["added"] == 1
@@ -72,7 +72,7 @@ def test_a_key_opens_its_queue_for_its_rights_only(url: str, admin: Queues) -> N
     worker.ok("message", "ack", "--queue", "jobs", "--ids", f"{leased['id']}:{leased['token']}")
 
 
-def test_health_needs_no_token_and_metrics_do(url: str, admin: Queues) -> None:
+def test_only_health_needs_no_token(url: str, admin: Queues) -> None:
     health = penstock("health", "--url", url, "--json")
     assert health.json["ready"]
     assert health.json["checks"] == dict.fromkeys(("store", "writes", "disk", "wal", "journal", "logs"), "ok")
@@ -91,12 +91,12 @@ def test_a_missing_server_is_reported_as_unreachable(tmp_path: Path) -> None:
     assert penstock("queue", "list", "--url", "http://no.such.host.invalid").code == 5
 
 
-def test_a_server_that_is_not_penstock_is_reported_in_one_line(silent: socket.socket) -> None:
-    silent.setblocking(True)
-    port = silent.getsockname()[1]
+def test_a_server_that_is_not_penstock_is_reported_in_one_line(silent_server: socket.socket) -> None:
+    silent_server.setblocking(True)
+    port = silent_server.getsockname()[1]
     for answer in (b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b""):
         process = spawn("queue", "list", "--url", f"http://127.0.0.1:{port}", stderr=subprocess.PIPE)
-        connection, _ = silent.accept()
+        connection, _ = silent_server.accept()
         connection.recv(65_536)
         connection.sendall(answer)
         connection.close()
@@ -106,7 +106,7 @@ def test_a_server_that_is_not_penstock_is_reported_in_one_line(silent: socket.so
         assert err.count(b"\n") == 1
 
 
-def test_flag_over_environment_over_file_over_default(url: str, admin: Queues, tmp_path: Path) -> None:
+def test_flags_override_the_environment_the_file_and_defaults(url: str, admin: Queues, tmp_path: Path) -> None:
     nowhere = "http://127.0.0.1:1"
     good = tmp_path / "good.toml"
     good.write_text(f'[client]\nurl = "{url}"\ntoken = "{TOKEN}"\n')
@@ -121,7 +121,9 @@ def test_flag_over_environment_over_file_over_default(url: str, admin: Queues, t
     assert penstock(*listing, "--url", url, "--token", TOKEN, env={"PENSTOCK_URL": nowhere}).code == 0
     port = url.rpartition(":")[2]
     assert penstock(*listing, env={"PENSTOCK_PORT": port, "AUTH_TOKEN": TOKEN}).code == 0
-    assert penstock(*listing, "--url", url, env={"AUTH_TOKEN": TOKEN}).code == 4, "a token goes to its own server only"
+    assert penstock(*listing, "--url", url, env={"AUTH_TOKEN": TOKEN}).code == 4, (
+        "a token is sent only to its own server"
+    )
 
 
 def test_a_pipe_gets_plain_text(file: Queues) -> None:
@@ -136,23 +138,23 @@ def test_a_pipe_gets_plain_text(file: Queues) -> None:
 
 
 def on_a_terminal(*arguments: str, answer: bytes | signal.Signals | None = None) -> tuple[int, str]:
-    """Run on a terminal and answer the question; return the exit code and the output."""
+    """Run on a terminal and answer the prompt. Return the exit code and the output."""
     ours, theirs = pty.openpty()
     env = clean_environment(TERM="xterm-256color", COLUMNS="200")
     process = subprocess.Popen([PENSTOCK, *arguments], env=env, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
-    with contextlib.suppress(OSError):  # Linux says so when the last process has left the terminal.
-        asked = False
+    with contextlib.suppress(OSError):  # Linux reports an error when the last process has closed the terminal.
+        prompted = False
         while True:
             quiet = not select.select([ours], [], [], 1)[0]
             if not quiet:
                 shown += os.read(ours, 65_536)
-            first, asked = not asked and b"[y/N]" in shown, b"[y/N]" in shown
+            first, prompted = not prompted and b"[y/N]" in shown, b"[y/N]" in shown
             if first and isinstance(answer, bytes):
                 os.write(ours, answer)
-            elif answer is signal.SIGINT and (first or (asked and quiet)):
-                # One that comes just before a read begins is not seen until the next.
+            elif answer is signal.SIGINT and (first or (prompted and quiet)):
+                # A signal that arrives just before a read begins is noticed only by the next read.
                 process.send_signal(signal.SIGINT)
     os.close(ours)
     return process.wait(60), shown.decode()
@@ -184,7 +186,7 @@ def test_a_destructive_command_on_a_terminal_asks_first(file: Queues) -> None:
 
 
 def in_a_shell(file: Queues, line: str) -> subprocess.CompletedProcess[str]:
-    """A line of shell, in which `p` is the command on the file."""
+    """Run a line of shell in which `p` is the command on the file."""
     words = [f'p() {{ {PENSTOCK} "$@" {" ".join(file.flags)}; }}', line]
     return subprocess.run(["bash", "-c", "\n".join(words)], env=clean_environment(), capture_output=True, text=True)
 
@@ -204,8 +206,10 @@ def test_a_destructive_command_reads_its_confirmation_from_stdin(file: Queues) -
 
 def test_a_destructive_command_in_a_script_needs_no_confirmation(file: Queues) -> None:
     assert in_a_shell(file, "p queue purge --name jobs < /dev/null").returncode == 0
-    silent = [PENSTOCK, "queue", "purge", "--name", "jobs", *file.flags]
-    with subprocess.Popen(silent, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=clean_environment()) as process:
+    silent_server = [PENSTOCK, "queue", "purge", "--name", "jobs", *file.flags]
+    with subprocess.Popen(
+        silent_server, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=clean_environment()
+    ) as process:
         assert process.wait(60) == 0
     names = Path(file.flags[1]).parent / "names"
     names.write_text("jobs\nother\nlast\n")
@@ -215,7 +219,7 @@ def test_a_destructive_command_in_a_script_needs_no_confirmation(file: Queues) -
     assert (loop.returncode, loop.stdout.split()) == (0, ["purged", "0"] * 3)
 
 
-def test_a_dry_run_says_what_would_be_purged(file: Queues) -> None:
+def test_a_dry_run_prints_what_would_be_purged(file: Queues) -> None:
     file.ok("message", "enqueue", "--queue", "jobs", "--payload", "1")
     for command in (("queue", "purge", "--name"), ("dlq", "purge", "--queue")):
         shown = file.ok(*command, "jobs", "--dry-run")
@@ -234,7 +238,7 @@ def test_a_progress_bar_is_drawn_on_a_terminal_only(file: Queues, tmp_path: Path
 
 
 def until_asleep(pid: int) -> None:
-    """Wait until it waits for its response. Python loses an interrupt that arrives while it finalises an object."""
+    """Wait until the process sleeps: Python loses an interrupt that arrives while an object is finalized."""
     asleep = 0
     while asleep < 3:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -242,14 +246,14 @@ def until_asleep(pid: int) -> None:
         time.sleep(0.01)
 
 
-def test_an_interruption_is_exit_code_130_and_no_traceback(silent: socket.socket) -> None:
-    port = silent.getsockname()[1]
+def test_an_interrupt_gives_exit_code_130_and_no_traceback(silent_server: socket.socket) -> None:
+    port = silent_server.getsockname()[1]
     process = spawn(
         *("message", "poll", "--queue", "q", "--wait-ms", "60000", "--url", f"http://127.0.0.1:{port}"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    connection, _ = silent.accept()
+    connection, _ = silent_server.accept()
     assert connection.recv(65_536).startswith(b"POST /queues/q/poll?")
     until_asleep(process.pid)
     process.send_signal(signal.SIGINT)
@@ -265,19 +269,19 @@ def test_an_interruption_is_exit_code_130_and_no_traceback(silent: socket.socket
         ("pyspark", "demo --spark --port 0 --no-browser", "spark"),
     ],
 )
-def test_a_feature_that_needs_an_extra_names_it(file: Queues, lacking: str, command: str, extra: str) -> None:
+def test_a_missing_extra_is_named(file: Queues, lacking: str, command: str, extra: str) -> None:
     code = f"import sys; sys.modules[{lacking!r}] = None; from penstock.cli import main; main()"
     words = command.format(file=file.flags[1]).split()
     done = subprocess.run([sys.executable, "-c", code, *words], env=clean_environment(), capture_output=True, text=True)
-    told = f"error: this needs penstock-mq[{extra}] (pip install 'penstock-mq[{extra}]')\n"
-    assert (done.returncode, done.stderr) == (1, told)
+    expected = f"error: this needs penstock-mq[{extra}] (pip install 'penstock-mq[{extra}]')\n"
+    assert (done.returncode, done.stderr) == (1, expected)
 
 
 @pytest.mark.parametrize(
     "flags",
     [("--port", "99999"), ("--port", "-1"), ("--tls-cert", __file__), ("--port", "0", "--store", "foo://x")],
 )
-def test_a_server_with_wrong_options_is_wrong_usage(flags: tuple[str, ...], tmp_path: Path) -> None:
+def test_serving_with_invalid_options_is_a_usage_error(flags: tuple[str, ...], tmp_path: Path) -> None:
     refused = penstock("serve", *flags, env={"PENSTOCK_DATA": str(tmp_path)})
     assert (refused.code, refused.err.count("\n")) == (2, 1)
 
@@ -302,9 +306,11 @@ main()
 
 
 @pytest.mark.parametrize(
-    ("handler", "code"), [("signal.default_int_handler", -signal.SIGINT), ("signal.SIG_IGN", 0)], ids=["heard", "not"]
+    ("handler", "code"),
+    [("signal.default_int_handler", -signal.SIGINT), ("signal.SIG_IGN", 0)],
+    ids=["handled", "ignored"],
 )
-def test_an_interruption_while_it_loads_shows_no_traceback(handler: str, code: int) -> None:
+def test_an_interrupt_during_startup_shows_no_traceback(handler: str, code: int) -> None:
     begun = [sys.executable, "-c", BEGINNING.format(handler=handler), "--help"]
     done = subprocess.run(begun, env=clean_environment(), capture_output=True, timeout=60)
     assert (done.returncode, done.stderr) == (code, b"")
@@ -327,7 +333,7 @@ def test_a_closed_standard_stream_is_treated_as_empty(file: Queues, command: str
     assert done.stderr.count("\n") <= 1
 
 
-def test_a_full_disk_at_stdout_is_one_line(file: Queues) -> None:
+def test_a_full_disk_behind_stdout_is_a_one_line_error(file: Queues) -> None:
     shell = f"{sys.executable} -m penstock queue list {' '.join(file.flags)} >/dev/full"
     done = subprocess.run(["bash", "-c", shell], env=clean_environment(), capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
@@ -343,7 +349,7 @@ def test_a_closed_pipe_prints_no_error(file: Queues) -> None:
         assert len(done.stdout) == 10
 
 
-def test_help_is_there_for_every_command() -> None:
+def test_every_command_has_help() -> None:
     top = penstock("--help")
     assert top.code == 0
     for noun in COMMANDS:
@@ -354,7 +360,7 @@ def test_help_is_there_for_every_command() -> None:
 
 
 def test_client_commands_import_only_what_they_use() -> None:
-    """Rich draws, asyncio serves, SQLite is for files: none of them delays a command that asks a server."""
+    """Rich, asyncio and SQLite are slow to import, and a command that talks to a server needs none of them."""
     code = """
 import sys
 sys.argv = ["penstock", "queue", "list", "--url", "http://127.0.0.1:1"]
@@ -369,7 +375,7 @@ print(*{"asyncio", "uvicorn", "prometheus_client", "rich", "sqlite3", "penstock.
     assert done.stdout.strip() == ""
 
 
-def test_commands_on_a_file_start_without_the_server_the_streams_and_http(file: Queues) -> None:
+def test_commands_on_a_file_do_not_import_server_streams_or_http(file: Queues) -> None:
     code = f"""
 import sys
 sys.argv = ["penstock", "queue", "list", *{file.flags!r}]

@@ -1,4 +1,4 @@
-"""Every documented command, as typed, over HTTP and on a file."""
+"""Every documented command runs as typed, over HTTP and on a file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ONLY_OF_A_SERVER = ("health", "metrics")
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The first line, with its port taken from the environment: 8888 may be in use here."""
+    """Start a server with the first documented line, but on a free port, because 8888 may be in use."""
     with server(tmp_path_factory.mktemp("typed")) as address:
         yield address
 
@@ -55,8 +55,8 @@ def queues(request: pytest.FixtureRequest, tmp_path: Path) -> Queues:
     return Queues(("--db", str(tmp_path / "q.db")), "db")
 
 
-class Typed:
-    """Lines as they would be typed."""
+class DocumentedCommands:
+    """Runs documented command lines as a user would type them."""
 
     def __init__(self, queues: Queues, name: str) -> None:
         self._queues = queues
@@ -64,7 +64,7 @@ class Typed:
         self.unused = [line.strip() for line in LINES.strip().splitlines()]
 
     def type(self, start: str, **values: str) -> str:
-        """Run the documented line that begins so, with its <placeholders> filled in; return its output."""
+        """Run the documented line that starts like this, with its <placeholders> filled in, and return its output."""
         [line] = [each for each in self.unused if each.startswith(f"sqew {start}")]
         self.unused.remove(line)
         typed = line.partition(" #")[0].replace("sqew", "penstock").replace("{name}", self._name)
@@ -82,7 +82,7 @@ class Typed:
 
 
 def test_every_command_runs_as_typed(queues: Queues, tmp_path: Path) -> None:
-    typed = Typed(queues, "emails")
+    typed = DocumentedCommands(queues, "emails")
     file = tmp_path / "messages.ndjson"
     file.write_text("".join(f'{{"n": {number}}}\n' for number in range(9)))
 
@@ -119,8 +119,8 @@ def test_every_command_runs_as_typed(queues: Queues, tmp_path: Path) -> None:
     assert left == ["sqew serve", *(f"sqew {name}" for name in ONLY_OF_A_SERVER if queues.kind == "db")]
 
 
-def test_a_script_can_do_it_in_a_shell(url: str, tmp_path: Path) -> None:
-    """Not on a terminal, so nothing asks; ids and tokens go from one command to the next."""
+def test_a_shell_script_can_chain_commands(url: str, tmp_path: Path) -> None:
+    """Without a terminal no command prompts, so ids and tokens can be piped between commands."""
     script = """
         set -eo pipefail
         penstock queue add --name shell --visibility-ms 30000 > made

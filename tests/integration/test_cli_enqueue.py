@@ -54,7 +54,7 @@ def payloads(queues: Queues, name: str) -> Counter[int]:
     return Counter(json.loads(line)["payload"]["n"] for line in exported)
 
 
-def test_killed_half_way_and_run_again_it_adds_each_line_once(queues: Queues, name: str, tmp_path: Path) -> None:
+def test_a_killed_enqueue_that_runs_again_adds_each_line_once(queues: Queues, name: str, tmp_path: Path) -> None:
     file = write(tmp_path / "many.ndjson", LINES)
     command = ("message", "enqueue", "--queue", name, "--file", str(file))
     process = spawn(*command, "--batch", "1", *queues.flags, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -73,12 +73,12 @@ def test_killed_half_way_and_run_again_it_adds_each_line_once(queues: Queues, na
     assert payloads(queues, name) == Counter(range(LINES))
 
 
-def test_the_same_file_is_added_again_only_on_demand(queues: Queues, name: str, tmp_path: Path) -> None:
+def test_the_same_file_is_added_again_only_on_request(queues: Queues, name: str, tmp_path: Path) -> None:
     file = write(tmp_path / "few.ndjson", 5)
     command = ("message", "enqueue", "--queue", name, "--file", str(file))
     assert queues.json(*command) == {"added": 5, "duplicates": 0}
-    told = queues.run(*command)
-    assert told.err == "5 lines were enqueued before; --again pushes them once more\n"
+    result = queues.run(*command)
+    assert result.err == "5 lines were enqueued before; --again pushes them once more\n"
     assert queues.json(*command, "--again") == {"added": 5, "duplicates": 0}
     moved = file.rename(tmp_path / "elsewhere.ndjson")
     assert queues.json(*command[:-1], str(moved))["duplicates"] == 5
@@ -86,13 +86,13 @@ def test_the_same_file_is_added_again_only_on_demand(queues: Queues, name: str, 
     assert queues.json(*command)["added"] == 1
 
 
-def test_equal_lines_of_one_file_are_each_a_message(queues: Queues, name: str, tmp_path: Path) -> None:
+def test_equal_lines_of_a_file_are_separate_messages(queues: Queues, name: str, tmp_path: Path) -> None:
     file = tmp_path / "equal.ndjson"
     file.write_text('{"n": 1}\n' * 3)
     assert queues.json("message", "enqueue", "--queue", name, "--file", str(file))["added"] == 3
 
 
-def test_a_pipe_has_no_keys_unless_one_is_given(queues: Queues, name: str) -> None:
+def test_lines_from_a_pipe_have_no_keys_by_default(queues: Queues, name: str) -> None:
     command = ("message", "enqueue", "--queue", name, "--file", "-")
     assert queues.json(*command, stdin=b"1\n2\n")["added"] == 2
     assert queues.json(*command, stdin=b"1\n2\n")["added"] == 2
@@ -119,7 +119,7 @@ def test_a_bad_line_of_a_file_is_found_before_anything_is_added(queues: Queues, 
     assert ready(queues, name) == 0
 
 
-def test_a_bad_line_in_a_pipe_ends_it_partly_done(queues: Queues, name: str) -> None:
+def test_a_bad_line_in_a_pipe_stops_after_the_earlier_lines(queues: Queues, name: str) -> None:
     refused = queues.run("message", "enqueue", "--queue", name, "--file", "-", stdin=b"1\n2\n{\n4\n")
     assert refused.code == 3
     assert refused.err.startswith("error: line 3 of stdin: ")
@@ -147,7 +147,7 @@ def test_an_envelope_has_the_same_fields_as_the_flags(queues: Queues, name: str)
     assert (missing.code, "payload" in missing.err) == (1, True)
 
 
-def test_batches_are_halved_until_a_server_takes_them(url: str, tmp_path: Path) -> None:
+def test_batches_are_halved_until_the_server_accepts_them(url: str, tmp_path: Path) -> None:
     queues = Queues(("--url", url), "http")
     name = next(names)
     queues.ok("queue", "add", "--name", name)
@@ -156,7 +156,7 @@ def test_batches_are_halved_until_a_server_takes_them(url: str, tmp_path: Path) 
     assert queues.json("message", "enqueue", "--queue", name, "--file", str(file))["added"] == 300
 
 
-def test_lines_that_the_server_refused_can_be_corrected_and_enqueued_again(url: str, tmp_path: Path) -> None:
+def test_refused_lines_can_be_corrected_and_enqueued_again(url: str, tmp_path: Path) -> None:
     queues = Queues(("--url", url), "http")
     name = next(names)
     queues.ok("queue", "add", "--name", name)
@@ -172,7 +172,7 @@ def test_lines_that_the_server_refused_can_be_corrected_and_enqueued_again(url: 
     assert queues.json(*command, "--idempotency-key", key) == {"added": 2, "duplicates": 2}
 
 
-def test_a_queue_that_takes_only_so_many_a_second_is_waited_for(queues: Queues, tmp_path: Path) -> None:
+def test_enqueue_waits_for_a_rate_limited_queue(queues: Queues, tmp_path: Path) -> None:
     name = next(names)
     queues.ok("queue", "add", "--name", name, "--push-rate", "1000", "--push-burst", "1000")
     file = write(tmp_path / "fast.ndjson", 1_500)
@@ -180,9 +180,7 @@ def test_a_queue_that_takes_only_so_many_a_second_is_waited_for(queues: Queues, 
     assert (done.code, done.json) == (0, {"added": 1_500, "duplicates": 0})
 
 
-def test_nothing_to_enqueue_is_a_usage_error_and_an_empty_file_is_not(
-    queues: Queues, name: str, tmp_path: Path
-) -> None:
+def test_no_input_is_a_usage_error_but_an_empty_file_is_not(queues: Queues, name: str, tmp_path: Path) -> None:
     assert queues.run("message", "enqueue", "--queue", name).code == 2
     assert queues.run("message", "enqueue", "--queue", name, "--file", str(tmp_path / "no")).code == 2
     (tmp_path / "empty").touch()

@@ -70,14 +70,14 @@ def test_an_export_is_imported_completely_and_once(queues: Queues, tmp_path: Pat
     assert [message["payload"] for message in seen] == list(range(2_500))
 
 
-def test_an_import_into_the_queue_it_came_from_adds_nothing(queues: Queues) -> None:
+def test_an_import_into_its_source_queue_adds_nothing(queues: Queues) -> None:
     fill(queues, 3)
     exported = queues.ok("export", "--queue", "from").encode()
     done = queues.json("import", "--queue", "from", stdin=exported)
     assert done == {"imported": 0, "duplicates": 3, "skipped": 0}
 
 
-def test_an_export_overwrites_only_by_force(queues: Queues, tmp_path: Path) -> None:
+def test_an_export_overwrites_only_with_force(queues: Queues, tmp_path: Path) -> None:
     file = tmp_path / "there"
     file.write_text("mine")
     refused = queues.run("export", "--queue", "from", "--file", str(file))
@@ -87,7 +87,7 @@ def test_an_export_overwrites_only_by_force(queues: Queues, tmp_path: Path) -> N
     assert queues.run("export", "--queue", "nowhere").code == 1
 
 
-def test_a_file_that_is_not_an_export_is_refused_with_its_lines(queues: Queues) -> None:
+def test_a_file_that_is_not_an_export_is_refused_with_line_numbers(queues: Queues) -> None:
     good = b'{"payload": 1}\n' * 1_000
     refused = queues.run("import", "--queue", "to", stdin=good + b"{broken\n")
     assert refused.code == 3
@@ -100,14 +100,14 @@ def test_a_file_that_is_not_an_export_is_refused_with_its_lines(queues: Queues) 
 
 @pytest.mark.parametrize("bad", [b"{broken", b'{"payload": 5, "content": "text"}', b'{"payload": 1, "priority": "x"}'])
 @pytest.mark.parametrize("before", [0, 1_500])
-def test_a_line_that_is_not_a_message_is_named_by_its_number(queues: Queues, bad: bytes, before: int) -> None:
+def test_an_invalid_line_is_named_by_its_number(queues: Queues, bad: bytes, before: int) -> None:
     lines = [b'{"payload": 1}'] * before + [b'{"payload": 1}', b"", b'{"payload": 2}', b"  ", bad, b'{"payload": 3}']
     refused = queues.run("import", "--queue", "to", stdin=b"\n".join(lines))
     assert re.match(rf"error: line {before + 5}\b", refused.err), refused.err
     assert refused.code == (3 if before else 2)
 
 
-def test_a_running_server_is_backed_up_and_not_restored_over(url: str, folder: Path, tmp_path: Path) -> None:
+def test_a_running_server_can_be_backed_up_but_not_overwritten(url: str, folder: Path, tmp_path: Path) -> None:
     queues = Queues(("--url", url), "http")
     queues.ok("queue", "add", "--name", "kept")
     queues.ok("message", "enqueue", "--queue", "kept", "--payload", '"precious"')
@@ -123,7 +123,7 @@ def test_a_running_server_is_backed_up_and_not_restored_over(url: str, folder: P
     assert queues.json("stats", "--queue", "kept")["ready"] == 1
 
 
-def test_a_restore_overwrites_only_by_force_and_only_with_a_backup(tmp_path: Path) -> None:
+def test_a_restore_overwrites_only_with_force_and_only_with_a_backup(tmp_path: Path) -> None:
     place = Queues(("--db", str(tmp_path / "q.db")), "db")
     place.ok("queue", "add", "--name", "before")
     place.ok("backup", str(tmp_path / "copy.db"))
@@ -160,10 +160,10 @@ def test_backup_and_restore_work_on_files_only(tmp_path: Path) -> None:
 
 
 def test_a_bench_reports_each_phase_and_leaves_nothing(queues: Queues) -> None:
-    told = queues.json("bench", "--messages", "300", "--batch", "20", "--clients", "3")
-    assert (told["messages"], told["batch"], told["clients"], told["payload_bytes"]) == (300, 20, 3, 200)
-    assert [phase["phase"] for phase in told["phases"]] == ["push", "lease", "ack", "cycle"]
-    for phase in told["phases"]:
+    report = queues.json("bench", "--messages", "300", "--batch", "20", "--clients", "3")
+    assert (report["messages"], report["batch"], report["clients"], report["payload_bytes"]) == (300, 20, 3, 200)
+    assert [phase["phase"] for phase in report["phases"]] == ["push", "lease", "ack", "cycle"]
+    for phase in report["phases"]:
         assert phase["msg_s"] > 0
         assert 0 < phase["p50_ms"] <= phase["p99_ms"]
         assert phase["calls"] == 15
@@ -172,7 +172,7 @@ def test_a_bench_reports_each_phase_and_leaves_nothing(queues: Queues) -> None:
     assert queues.ok("bench", "--messages", "10").splitlines()[0].split()[:2] == ["PHASE", "MSG/S"]
 
 
-def test_a_bench_that_is_asked_to_end_removes_its_queue(queues: Queues) -> None:
+def test_an_interrupted_bench_removes_its_queue(queues: Queues) -> None:
     command = [sys.executable, "-m", "penstock", "bench", "--messages", "10000000", *queues.flags]
     process = subprocess.Popen(command, env=clean_environment(), stderr=subprocess.PIPE)
 
@@ -223,8 +223,8 @@ def test_concurrent_writes_do_not_mislead_the_doctor(tmp_path: Path, monkeypatch
     assert findings["messages"].detail == "0 ready, 0 scheduled, 0 leased, 0 dead, 0 archived"
 
 
-def somebody_elses(path: Path) -> bytes:
-    """A file of SQLite's that is not Penstock's; its bytes."""
+def create_foreign_database(path: Path) -> bytes:
+    """Create a SQLite file that is not a Penstock database, and return its bytes."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE customer (name TEXT)")
         connection.commit()
@@ -243,7 +243,7 @@ def somebody_elses(path: Path) -> bytes:
 )
 def test_a_foreign_file_is_left_unchanged(tmp_path: Path, command: tuple[str, ...]) -> None:
     path = tmp_path / "app.db"
-    before = somebody_elses(path)
+    before = create_foreign_database(path)
     refused = penstock(*command, "--db", str(path))
     assert (refused.code, f"{path} is not a Penstock database" in refused.err) == (1, True)
     assert path.read_bytes() == before
@@ -251,7 +251,7 @@ def test_a_foreign_file_is_left_unchanged(tmp_path: Path, command: tuple[str, ..
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_the_doctor_names_a_file_whose_name_is_not_text(flags: tuple[str, ...]) -> None:
+def test_the_doctor_names_a_file_whose_name_is_not_utf_8(flags: tuple[str, ...]) -> None:
     looked = penstock("doctor", "\udcff", *flags)
     assert looked.code == 1
     assert "is not there" in looked.out
@@ -259,7 +259,7 @@ def test_the_doctor_names_a_file_whose_name_is_not_text(flags: tuple[str, ...]) 
 
 def test_the_doctor_leaves_a_foreign_file_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
-    before = somebody_elses(path)
+    before = create_foreign_database(path)
     looked = penstock("doctor", str(path))
     assert (looked.code, "holds no Penstock tables" in looked.out) == (1, True)
     assert path.read_bytes() == before
@@ -272,7 +272,7 @@ def test_a_file_without_queues_is_a_penstock_database(tmp_path: Path) -> None:
     assert penstock("queue", "list", "--db", str(tmp_path / "q.db")).code == 0
 
 
-def test_a_file_without_a_journal_is_refused_and_gets_none(tmp_path: Path) -> None:
+def test_journal_commands_refuse_a_file_without_a_journal(tmp_path: Path) -> None:
     with LiteQueue(tmp_path / "q.db") as queue:
         queue.put(b"x")
     for verb in ("show", "tail"):
@@ -328,7 +328,7 @@ def test_bash_completes_commands(tmp_path: Path) -> None:
     ],
 )
 def test_a_truncated_export_is_an_error(tmp_path: Path, framing: bytes) -> None:
-    """The server ends between two lines, without the chunk or the byte that says that this was all."""
+    """The connection ends between two lines, without the final chunk or byte that marks the end."""
     stats = json.dumps(dict.fromkeys(("ready", "scheduled", "leased", "dead", "archived"), 1)).encode()
     ok = b"HTTP/1.1 200 OK\r\nconnection: close\r\n"
     with socket.create_server(("127.0.0.1", 0)) as listener:

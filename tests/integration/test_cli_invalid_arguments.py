@@ -78,8 +78,8 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize("arguments", NONSENSE, ids=ascii)
-def test_nonsense_is_a_usage_error(arguments: tuple[str, ...], file: Queues) -> None:
-    """Refused before a server or a file is used."""
+def test_invalid_arguments_are_a_usage_error(arguments: tuple[str, ...], file: Queues) -> None:
+    """The error comes before any server or file is used."""
     placed = {"--url", "--db", "--data"} & {*arguments} or arguments[0] in ("nonsense", "backup", "completion")
     refused = penstock(*arguments, *(() if placed or len(arguments) < 2 else file.flags))
     assert (refused.code, refused.out) == (2, "")

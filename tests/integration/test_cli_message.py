@@ -1,4 +1,4 @@
-"""`penstock message …` without files: leasing, settling, reading, removing; over HTTP and on a file."""
+"""`penstock message …` without files: leasing, settling, reading and removing, over HTTP and on a file."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def test_a_delayed_message_is_scheduled(queues: Queues, name: str) -> None:
     assert queues.json("message", "get", "--queue", name) == {"messages": []}
 
 
-def test_a_payload_may_come_from_stdin(queues: Queues, name: str) -> None:
+def test_a_payload_can_come_from_stdin(queues: Queues, name: str) -> None:
     queues.ok("message", "enqueue", "--queue", name, "--payload", "-", stdin=b'\n{"a":\n 1}\n')
     assert queues.json("message", "get", "--queue", name)["messages"][0]["payload"] == {"a": 1}
 
 
-def test_get_takes_for_good_and_shows_no_token(queues: Queues, name: str) -> None:
+def test_get_takes_a_message_and_shows_no_token(queues: Queues, name: str) -> None:
     for number in range(3):
         push(queues, name, str(number))
     taken = queues.json("message", "get", "--queue", name, "--batch", "2")["messages"]
@@ -113,7 +113,7 @@ def test_a_bare_id_settles_the_current_lease(queues: Queues, name: str) -> None:
     assert queues.json("message", "ack", "--queue", name, "--ids", str(message_id))["results"][0]["result"] == "ok"
 
 
-def test_when_only_some_are_settled_that_is_exit_code_3(queues: Queues, name: str) -> None:
+def test_a_partly_failed_settle_gives_exit_code_3(queues: Queues, name: str) -> None:
     push(queues, name, "1")
     [held] = lease(queues, name)
     partly = queues.run("message", "ack", "--queue", name, "--ids", f"{held},{1 << 40}", "--json")
@@ -123,7 +123,7 @@ def test_when_only_some_are_settled_that_is_exit_code_3(queues: Queues, name: st
     assert partly.err.count("\n") == 1
 
 
-def test_ids_may_come_from_stdin(queues: Queues, name: str) -> None:
+def test_ids_can_come_from_stdin(queues: Queues, name: str) -> None:
     for number in range(3):
         push(queues, name, str(number))
     held = "\n".join(lease(queues, name, 3)).encode()
@@ -131,13 +131,13 @@ def test_ids_may_come_from_stdin(queues: Queues, name: str) -> None:
     assert [each["result"] for each in results] == ["ok"] * 3
 
 
-def test_ids_that_are_no_text_are_a_usage_error(queues: Queues, name: str) -> None:
+def test_ids_that_are_not_utf_8_are_a_usage_error(queues: Queues, name: str) -> None:
     refused = queues.run("message", "ack", "--queue", name, "--ids", "-", stdin=b"\xff\x00")
     assert (refused.code, refused.out) == (2, "")
     assert "does not start with a message id" in refused.err
 
 
-def test_remove_by_id(queues: Queues, name: str) -> None:
+def test_messages_can_be_removed_by_id(queues: Queues, name: str) -> None:
     first, second = push(queues, name, "1"), push(queues, name, "2")
     removed = queues.run("message", "remove", "--queue", name, "--id", f"{first},{1 << 40},{second}", "--json")
     assert removed.code == 3
@@ -164,8 +164,7 @@ def test_a_queue_with_a_secret_accepts_signed_messages_only(queues: Queues) -> N
     assert push(queues, name, "2")
 
 
-def test_both_back_ends_show_messages_alike(url: str, tmp_path: Path) -> None:
-    """`--json` has one shape, wherever the queue is."""
+def test_json_output_is_the_same_over_http_and_on_a_file(url: str, tmp_path: Path) -> None:
     shapes = []
     for queues in (Queues(("--url", url), "http"), Queues(("--db", str(tmp_path / "q.db")), "db")):
         name = "alike"
@@ -192,7 +191,7 @@ def shape_of(value: object) -> object:
     return type(value).__name__ if value is not None else "null"
 
 
-def test_a_poll_waits_for_longer_than_the_server_lets_one_request_wait(tmp_path: Path) -> None:
+def test_a_poll_can_wait_longer_than_the_server_allows_per_request(tmp_path: Path) -> None:
     with server(tmp_path, PENSTOCK_WAIT_MS_MAX="100") as address, ThreadPoolExecutor(1) as threads:
         queues = Queues(("--url", address), "http")
         queues.ok("queue", "add", "--name", "q")

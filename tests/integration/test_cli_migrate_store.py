@@ -25,7 +25,7 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_command_reports_what_was_moved(data: Path, store: str, tmp_path: Path) -> None:
+def test_the_command_reports_what_it_moved(data: Path, store: str, tmp_path: Path) -> None:
     there = penstock("migrate-store", str(data), store, "--json")
     assert there.code == 0
     assert there.json["queues"] == [
@@ -38,7 +38,7 @@ def test_the_command_reports_what_was_moved(data: Path, store: str, tmp_path: Pa
     assert there.json["checksum"] in back.err
 
 
-def test_a_refusal_is_one_line_and_an_exit_code(data: Path, store: str, tmp_path: Path) -> None:
+def test_a_refusal_is_one_line_with_an_exit_code(data: Path, store: str, tmp_path: Path) -> None:
     with sdk.connect(f"sqlite:///{data}/penstock.db"):
         used = penstock("migrate-store", str(data), store)
     assert used.code == 1

@@ -37,15 +37,15 @@ def push(queues: Queues, name: str, *payloads: str) -> None:
     queues.ok("message", "enqueue", "--queue", name, "--file", "-", stdin="\n".join(payloads).encode())
 
 
-def kill(queues: Queues, name: str, error: str) -> int:
-    """Push one and let it die."""
+def push_dead_letter(queues: Queues, name: str, error: str) -> int:
+    """Push one message and nack it into the dead letters."""
     push(queues, name, "1")
     [leased] = queues.json("message", "poll", "--queue", name)["messages"]
     queues.ok("message", "nack", "--queue", name, "--ids", f"{leased['id']}:{leased['token']}", "--error", error)
     return int(leased["id"])
 
 
-def test_a_queue_is_made_shown_listed_and_removed(queues: Queues, name: str) -> None:
+def test_a_queue_is_created_shown_listed_and_deleted(queues: Queues, name: str) -> None:
     shown = queues.json("queue", "show", "--name", name)
     assert (shown["name"], shown["max_attempts"], shown["visibility_ms"]) == (name, 1, 30_000)
     assert shown["stats"]["ready"] == shown["ready"] == 0
@@ -60,7 +60,7 @@ def test_a_queue_is_made_shown_listed_and_removed(queues: Queues, name: str) -> 
     )
 
 
-def test_adding_twice_is_fine_and_adding_otherwise_is_refused(queues: Queues, name: str) -> None:
+def test_creating_a_queue_again_with_other_options_is_refused(queues: Queues, name: str) -> None:
     same = ("queue", "add", "--name", name, "--max-attempts", "1", "--backoff-ms", "0")
     assert queues.json(*same)["created"] is False
     other = queues.run("queue", "add", "--name", name, "--max-attempts", "9")
@@ -104,14 +104,14 @@ def test_all_options_are_flags(queues: Queues) -> None:
     }
 
 
-def test_a_queue_of_a_tree_has_its_path_for_a_name(queues: Queues) -> None:
+def test_a_queue_of_a_tree_is_named_by_its_path(queues: Queues) -> None:
     name = f"shop/mail/{next(names)}"
     queues.ok("queue", "add", "--name", name)
     push(queues, name, "1")
     assert queues.json("message", "get", "--queue", name)["messages"][0]["payload"] == 1
 
 
-def test_a_queue_with_messages_goes_only_by_force(queues: Queues, name: str) -> None:
+def test_a_queue_with_messages_is_deleted_only_with_force(queues: Queues, name: str) -> None:
     push(queues, name, "1", "2")
     refused = queues.run("queue", "rm", "--name", name)
     assert (refused.code, "--force" in refused.err) == (1, True)
@@ -125,15 +125,15 @@ def test_purge_counts_before_it_removes(queues: Queues, name: str) -> None:
     assert queues.json("stats", "--queue", name)["ready"] == 0
 
 
-def test_purge_by_the_name_of_dead_letters_means_them_alone(queues: Queues, name: str) -> None:
-    kill(queues, name, "dead")
+def test_purging_the_dead_letter_name_removes_only_dead_letters(queues: Queues, name: str) -> None:
+    push_dead_letter(queues, name, "dead")
     push(queues, name, "1", "2")
     assert queues.json("queue", "purge", "--name", f"{name}.dlq", "--dry-run") == {"purged": 1, "dry_run": True}
     assert queues.json("queue", "purge", "--name", f"{name}.dlq", "--yes") == {"purged": 1, "dry_run": False}
     assert queues.json("stats", "--queue", name)["ready"] == 2
 
 
-def test_a_paused_queue_hands_nothing_out(queues: Queues, name: str) -> None:
+def test_a_paused_queue_delivers_nothing(queues: Queues, name: str) -> None:
     push(queues, name, "1")
     assert queues.json("queue", "pause", "--name", name)["paused"] is True
     empty = queues.run("message", "get", "--queue", name)
@@ -142,7 +142,7 @@ def test_a_paused_queue_hands_nothing_out(queues: Queues, name: str) -> None:
     assert len(queues.json("message", "get", "--queue", name)["messages"]) == 1
 
 
-def test_peek_returns_as_many_as_requested_in_any_state(queues: Queues, name: str) -> None:
+def test_peek_returns_the_requested_number_in_any_state(queues: Queues, name: str) -> None:
     push(queues, name, *map(str, range(1_200)))
     seen = queues.json("queue", "peek", "--name", name, "--limit", "1100")["messages"]
     assert [message["payload"] for message in seen] == list(range(1_100))
@@ -161,9 +161,9 @@ def test_stats_show_one_queue_or_all(queues: Queues, name: str) -> None:
     assert name in queues.ok("stats")
 
 
-def test_dead_letters_are_listed_with_their_error_and_requeued_by_it(queues: Queues, name: str) -> None:
-    kill(queues, name, "disk on fire")
-    drowned = kill(queues, name, "drowned")
+def test_dead_letters_are_listed_and_requeued_by_error(queues: Queues, name: str) -> None:
+    push_dead_letter(queues, name, "disk on fire")
+    drowned = push_dead_letter(queues, name, "drowned")
     [newest, oldest] = queues.json("dlq", "list", "--queue", name)["messages"]
     assert (newest["id"], newest["error"], oldest["error"]) == (drowned, "drowned", "disk on fire")
     assert "disk on fire" in queues.ok("dlq", "list", "--queue", name)
@@ -177,7 +177,7 @@ def test_dead_letters_are_listed_with_their_error_and_requeued_by_it(queues: Que
 
 
 def test_dead_letters_are_purged(queues: Queues, name: str) -> None:
-    kill(queues, name, "gone")
+    push_dead_letter(queues, name, "gone")
     assert queues.json("dlq", "purge", "--queue", name, "--dry-run") == {"purged": 1, "dry_run": True}
     assert queues.json("dlq", "purge", "--queue", name) == {"purged": 1, "dry_run": False}
     assert queues.json("dlq", "list", "--queue", name) == {"messages": []}
@@ -194,7 +194,7 @@ def test_a_key_is_shown_once(queues: Queues, name: str) -> None:
     assert (again.code, again.err) == (1, "error: there is no such key on this queue\n")
 
 
-def test_compacting_names_a_queue_that_exists(queues: Queues, name: str) -> None:
+def test_compact_checks_that_the_queue_exists(queues: Queues, name: str) -> None:
     assert queues.json("queue", "compact", "--name", name) == {"compacted": name}
     assert queues.run("queue", "compact", "--name", "nowhere").code == 1
 

@@ -27,7 +27,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 
 @pytest.fixture(params=["http", "db"])
 def streams(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> Queues:
-    """A place with one stream of the test's own."""
+    """A server or a file with a new stream."""
     if request.param == "http":
         found = Queues(("--url", request.getfixturevalue("served")[0]), "http")
     else:
@@ -46,7 +46,7 @@ def values(streams: Queues, name: str) -> list[Any]:
     return [record["data"] for record in streams.json("stream", "read", name)["records"]]
 
 
-def test_a_stream_from_beginning_to_end(streams: Queues, name: str) -> None:
+def test_a_stream_is_created_filled_read_and_deleted(streams: Queues, name: str) -> None:
     made = streams.json("stream", "create", f"{name}-b", "--retention-ms", "1000", "--segment-bytes", "65536")
     assert (made["options"]["retention_ms"], made["options"]["segment_bytes"]) == (1000, 65_536)
     again = streams.run("stream", "create", f"{name}-b")
@@ -69,7 +69,7 @@ def test_a_stream_from_beginning_to_end(streams: Queues, name: str) -> None:
     assert (gone.code, "penstock stream create" in gone.err) == (1, True)
 
 
-def test_lines_go_in_and_come_out_as_they_were(streams: Queues, name: str) -> None:
+def test_lines_are_returned_unchanged(streams: Queues, name: str) -> None:
     lines = '1\n"two"\n{"three":[3]}\n{"data":"/w==","encoding":"base64"}\n'
     done = streams.json("stream", "append", name, stdin=lines.encode() + b"\n")
     assert done == {"first": 0, "last": 3, "records": 4, "again": 0}
@@ -82,7 +82,7 @@ def test_lines_go_in_and_come_out_as_they_were(streams: Queues, name: str) -> No
     assert [line.split()[0] for line in table.splitlines()] == ["OFFSET", "0", "1", "2"]
 
 
-def test_a_bad_line_of_a_pipe_ends_it_and_says_where_to_go_on(streams: Queues, name: str, tmp_path: Path) -> None:
+def test_a_bad_line_in_a_pipe_stops_with_a_hint_to_continue(streams: Queues, name: str, tmp_path: Path) -> None:
     cut = streams.run("stream", "append", name, "--batch", "2", stdin=b"1\n2\n3\nx\n5\n")
     assert (cut.code, cut.out) == (3, "")
     assert "line 4 of stdin" in cut.err
@@ -110,7 +110,7 @@ def test_a_file_appended_again_is_recognised(streams: Queues, name: str, tmp_pat
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, *, call: int, times: int) -> None:
-    """While a batch is being appended, and is committed already."""
+    """Interrupt an append just after its batch was committed."""
     append, calls = stream_append.send, iter(range(1, 1_000))
 
     def interrupted(*arguments: Any, **named: Any) -> Data:
@@ -123,9 +123,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, *, call: int, times: int) -> None
     monkeypatch.setattr(stream_append, "send", interrupted)
 
 
-def test_after_an_interrupt_the_reported_lines_are_those_appended(
-    streams: Queues, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_reports_the_appended_lines(streams: Queues, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = b"".join(b"%d\n" % number for number in range(25))
     with monkeypatch.context() as patched:
         interrupt(patched, call=2, times=1)
@@ -135,7 +133,7 @@ def test_after_an_interrupt_the_reported_lines_are_those_appended(
     assert values(streams, name) == [*range(25)]
 
 
-def test_a_second_interrupt_stops_at_once_and_reports_what_is_certain(
+def test_a_second_interrupt_stops_at_once_and_reports_certain_lines(
     streams: Queues, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt(monkeypatch, call=2, times=2)
@@ -156,7 +154,7 @@ def test_an_append_resumed_with_other_batches_explains_how_to_continue(
         assert (again.code, "(continue with the same --batch, or with --skip)" in again.err) == (1, True)
 
 
-def test_arrow_files_go_in_and_come_out(streams: Queues, name: str, tmp_path: Path) -> None:
+def test_arrow_files_can_be_appended_and_read(streams: Queues, name: str, tmp_path: Path) -> None:
     table = pa.table({"data": [b"%d" % number for number in range(12_000)]})
     with pa.ipc.new_file(str(tmp_path / "in.arrow"), table.schema) as writer:
         writer.write_table(table)
@@ -172,7 +170,7 @@ def test_arrow_files_go_in_and_come_out(streams: Queues, name: str, tmp_path: Pa
     assert streams.run("stream", "append", name, "--arrow", str(out)).code == 1
 
 
-def test_tail_follows(streams: Queues, name: str) -> None:
+def test_tail_follows_new_records(streams: Queues, name: str) -> None:
     streams.ok("stream", "append", name, stdin=b"1\n2\n3\n")
     flags = ("stream", "tail", name, "--lines", "2", "--json", *streams.flags)
     with spawn(*flags, stdout=subprocess.PIPE) as process:
@@ -187,7 +185,7 @@ def test_tail_follows(streams: Queues, name: str) -> None:
     assert (shown.split()[0], '"four"' in shown) == ("3", True)
 
 
-def test_check_and_repair(streams: Queues, name: str, database: Path) -> None:
+def test_check_finds_damage_and_repair_fixes_it(streams: Queues, name: str, database: Path) -> None:
     streams.ok("stream", "append", name, stdin=b'"good"\n"secret"\n"fine"\n')
     assert streams.json("stream", "check", name)["ok"]
     [log] = (streams_beside(database) / "flat" / name).glob("*.log")
@@ -208,7 +206,7 @@ def test_check_and_repair(streams: Queues, name: str, database: Path) -> None:
     assert streams.run("stream", "repair", name).code == 0
 
 
-def test_trim(streams: Queues, name: str) -> None:
+def test_trim_removes_old_records(streams: Queues, name: str) -> None:
     streams.ok("stream", "create", f"{name}-small", "--segment-bytes", "65536")
     line = json.dumps("x" * 20_000).encode() + b"\n"
     for _ in range(3):
@@ -233,7 +231,7 @@ def test_trim(streams: Queues, name: str) -> None:
         ("show",),
     ],
 )
-def test_wrong_usage(served: tuple[str, Path], tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_invalid_usage_is_refused(served: tuple[str, Path], tmp_path: Path, arguments: tuple[str, ...]) -> None:
     for flags in (("--url", served[0]), ("--db", str(tmp_path / "q.db"))):
         penstock("stream", "create", "s", *flags)
         refused = penstock("stream", *arguments, *flags)
@@ -248,7 +246,7 @@ def test_listing_streams_of_a_missing_file_creates_nothing(tmp_path: Path) -> No
     assert penstock("stream", "list", "--url", "http://127.0.0.1:9").code == 5
 
 
-def test_a_stream_that_a_server_writes_to_is_appended_to_by_that_server(served: tuple[str, Path], name: str) -> None:
+def test_an_append_to_a_stream_in_use_goes_through_its_server(served: tuple[str, Path], name: str) -> None:
     url, database = served
     over_http, files = Queues(("--url", url), "http"), Queues(("--data", str(database.parent)), "db")
     over_http.ok("stream", "create", name)

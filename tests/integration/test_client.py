@@ -1,4 +1,5 @@
-"""The SDK pushes, leases, settles and manages queues alike over a file, a database and a server, sync and async."""
+"""The SDK pushes, leases, settles and manages queues the same way on a file, a database and a server, sync and
+async."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def test_payloads_are_returned_unchanged(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
-def test_a_message_carries_its_options(sdk: Sdk, url: str, name: str) -> None:
+def test_a_message_keeps_its_options(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name)
@@ -109,7 +110,7 @@ def test_push_many_is_all_or_nothing(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
-def test_ack_nack_extend_release(sdk: Sdk, url: str, name: str) -> None:
+def test_messages_are_acked_nacked_extended_and_released(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name, max_attempts=2)
@@ -143,7 +144,7 @@ def test_ack_nack_extend_release(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
-def test_a_with_block_settles(sdk: Sdk, url: str, name: str) -> None:
+def test_leaving_a_with_block_settles_the_message(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name, max_attempts=1)
@@ -185,7 +186,7 @@ def test_consume_keeps_leases_alive_and_ends_when_idle(sdk: Sdk, url: str, name:
 def test_the_lease_of_a_settled_message_is_not_renewed(
     sdk: Sdk, url: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor is it reported as neither acked nor nacked when its renewal would be due."""
+    """A settled message must not be reported as unsettled either, once its renewal would be due."""
 
     async def main() -> None:
         async with sdk.connect(url) as client:
@@ -246,7 +247,7 @@ def test_the_lease_of_a_dropped_message_is_no_longer_renewed(sdk: Sdk, url: str,
     assert "neither acked nor nacked" in caplog.text
 
 
-def test_a_waiting_lease_is_answered_by_a_push(sdk: Sdk, url: str, name: str) -> None:
+def test_a_push_wakes_a_waiting_lease(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name)
@@ -264,7 +265,7 @@ async def queue_lease(queue: Any) -> Any:
     return await queue.lease(wait=20)
 
 
-def test_queues_are_made_listed_changed_and_dropped(sdk: Sdk, url: str, name: str) -> None:
+def test_queues_are_created_listed_changed_and_dropped(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name, lease_ms=5_000, max_attempts=3)
@@ -276,7 +277,7 @@ def test_queues_are_made_listed_changed_and_dropped(sdk: Sdk, url: str, name: st
             assert (await queue.info()).options.max_attempts == 3
             await client.create_queue(name, exist_ok=True, max_attempts=9)
             options = (await queue.info()).options
-            assert (options.max_attempts, options.lease_ms) == (9, 5_000), "what is named is set, the rest stays"
+            assert (options.max_attempts, options.lease_ms) == (9, 5_000), "only the given options change"
             assert (await queue.configure(max_attempts=4)).options.max_attempts == 4
             await client.create_queue(f"{name}-2")
             page = await client.queues(prefix=name, limit=1)
@@ -307,7 +308,7 @@ def test_queues_are_made_listed_changed_and_dropped(sdk: Sdk, url: str, name: st
     asyncio.run(main())
 
 
-def test_a_closed_client_says_that_it_is_closed(sdk: Sdk, url: str, name: str) -> None:
+def test_a_closed_client_raises_store_closed(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         client = sdk.connect(url)
         queue = await client.create_queue(name)
@@ -353,7 +354,7 @@ def test_dead_letters_are_leased_like_a_queue(sdk: Sdk, url: str, name: str) -> 
     asyncio.run(main())
 
 
-def test_a_relative_path_is_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with penstock.connect("sqlite:///tasks.db") as client:
         client.create_queue("q").push("x")

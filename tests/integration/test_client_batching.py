@@ -1,4 +1,4 @@
-"""Concurrent calls of the SDK share requests, and each gets its own outcome."""
+"""Concurrent calls of the SDK share requests, and each call gets its own result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def _push(queue: Any, payload: Any, **how: Any) -> Any:
     return await queue.push(payload, **how)
 
 
-def test_calls_at_the_same_time_travel_together(sdk: Sdk, between: Proxy, name: str) -> None:
+def test_concurrent_calls_share_requests(sdk: Sdk, between: Proxy, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(between.url, linger=0.05) as client:
             queue = await client.create_queue(name)
@@ -53,7 +53,7 @@ async def _ack(message: Any) -> None:
     await message.ack()
 
 
-def test_one_bad_push_does_not_spoil_the_others(sdk: Sdk, between: Proxy, name: str) -> None:
+def test_one_bad_push_does_not_fail_the_others(sdk: Sdk, between: Proxy, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(between.url, linger=0.05) as client:
             queue = await client.create_queue(name)
@@ -62,9 +62,9 @@ def test_one_bad_push_does_not_spoil_the_others(sdk: Sdk, between: Proxy, name: 
             assert [isinstance(each, PayloadTooLarge) for each in outcomes] == [False, False, True, False, False]
             assert sorted(message.payload for message in await queue.lease(9)) == ["a", "b", "c", "d"]
             for headers in ({"x": "\ud800"}, {"x": object()}):
-                told = [None, headers, None]
+                headers_by_push = [None, headers, None]
                 outcomes = await asyncio.gather(
-                    *(_push(queue, "e", headers=each) for each in told), return_exceptions=True
+                    *(_push(queue, "e", headers=each) for each in headers_by_push), return_exceptions=True
                 )
                 assert [isinstance(each, InvalidInput) for each in outcomes] == [False, True, False]
             assert (await queue.stats()).ready == 4
@@ -87,7 +87,7 @@ def test_pushes_of_one_caller_keep_their_order(between: Proxy, name: str) -> Non
     asyncio.run(main())
 
 
-def test_a_cancelled_lease_takes_no_message_along(server: Running, name: str) -> None:
+def test_a_cancelled_lease_keeps_no_message(server: Running, name: str) -> None:
     async def main() -> None:
         async with aio.connect(f"http://127.0.0.1:{server.port}") as client:
             queue = await client.create_queue(name, max_attempts=1)
@@ -118,8 +118,8 @@ def test_a_cancelled_lease_takes_no_message_along(server: Running, name: str) ->
     asyncio.run(main())
 
 
-def test_an_interrupted_leader_neither_fails_nor_repeats_the_calls_of_others(server: Running, name: str) -> None:
-    """It is interrupted when the server has done what it asked for itself and for another."""
+def test_an_interrupted_leader_neither_fails_nor_repeats_other_calls(server: Running, name: str) -> None:
+    """The leading thread is interrupted after the server has executed its call and the call of another thread."""
     with penstock.connect(f"http://127.0.0.1:{server.port}", linger=0.1) as client:
         queue = client.create_queue(name)
         session: Any = client.transport.session  # type: ignore[union-attr]
@@ -149,6 +149,6 @@ def test_an_interrupted_leader_neither_fails_nor_repeats_the_calls_of_others(ser
             for thread in threads:
                 thread.join(20)
                 assert not thread.is_alive()
-            assert (len(interruptions), len(receipts)) == (1, 1), "the other's call ends well"
+            assert (len(interruptions), len(receipts)) == (1, 1), "the other call succeeds"
             stats = queue.stats()
             assert (stats.totals.pushed, stats.totals.acked) == (2, 0 if verb == "messages" else 2)

@@ -36,7 +36,7 @@ async def lease_one(queue: Any, wait: float = 20) -> Any:
     return await queue.lease(wait=wait)
 
 
-def test_a_server_that_does_not_answer_is_unreachable(sdk: Sdk) -> None:
+def test_a_server_that_does_not_respond_is_unreachable(sdk: Sdk) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
@@ -57,8 +57,8 @@ def test_a_server_that_does_not_answer_is_unreachable(sdk: Sdk) -> None:
     asyncio.run(refused())
 
 
-def test_a_server_that_cannot_be_reached_is_an_error_soon(sdk: Sdk, caplog: pytest.LogCaptureFixture) -> None:
-    """Long before `retry_for`, which is for answers that were lost; and the wait is announced, once."""
+def test_an_unreachable_server_soon_raises_an_error(sdk: Sdk, caplog: pytest.LogCaptureFixture) -> None:
+    """The error comes long before `retry_for` ends, which applies to lost responses, and the wait is logged once."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
@@ -77,8 +77,8 @@ def test_a_server_that_cannot_be_reached_is_an_error_soon(sdk: Sdk, caplog: pyte
     assert all(f"127.0.0.1:{port}" in line for line in lines)
 
 
-def test_a_server_that_takes_no_connection_is_an_error_soon(sdk: Sdk) -> None:
-    """One attempt to connect is bounded, too: its backlog is full, as if its packets were dropped."""
+def test_a_server_that_accepts_no_connection_soon_raises_an_error(sdk: Sdk) -> None:
+    """A single connection attempt is bounded too. A full backlog acts like a network that drops packets."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(0)
@@ -99,7 +99,7 @@ def test_a_server_that_takes_no_connection_is_an_error_soon(sdk: Sdk) -> None:
 
 
 def test_an_ack_waits_for_a_server_that_restarts(sdk: Sdk, tmp_path: Path) -> None:
-    """Work already done is worth more patience than `connect_timeout`."""
+    """Work that is already done is worth a longer wait than `connect_timeout`."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
@@ -118,7 +118,7 @@ def test_an_ack_waits_for_a_server_that_restarts(sdk: Sdk, tmp_path: Path) -> No
     asyncio.run(main())
 
 
-def test_credentials(sdk: Sdk, tmp_path: Path) -> None:
+def test_valid_credentials_are_required(sdk: Sdk, tmp_path: Path) -> None:
     with running(tmp_path, auth_token="secret") as server:
         url = f"http://127.0.0.1:{server.port}"
 
@@ -141,7 +141,7 @@ def test_credentials(sdk: Sdk, tmp_path: Path) -> None:
         asyncio.run(main())
 
 
-def test_over_tls(sdk: Sdk, tmp_path: Path) -> None:
+def test_a_client_connects_over_tls(sdk: Sdk, tmp_path: Path) -> None:
     make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     make += ["-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=localhost"]
     make += ["-addext", "subjectAltName=DNS:localhost"]
@@ -164,7 +164,7 @@ def test_over_tls(sdk: Sdk, tmp_path: Path) -> None:
         asyncio.run(main())
 
 
-def test_a_connection_that_the_server_closed_meanwhile_is_not_used(sdk: Sdk, between: Proxy, name: str) -> None:
+def test_a_connection_closed_by_the_server_is_not_reused(sdk: Sdk, between: Proxy, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(between.url, retry_for=0) as client:
             queue = await client.create_queue(name)
@@ -177,7 +177,7 @@ def test_a_connection_that_the_server_closed_meanwhile_is_not_used(sdk: Sdk, bet
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_a_client_may_be_used_in_one_event_loop_after_the_other(
+def test_a_client_can_be_used_in_successive_event_loops(
     server: Running, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = aio.connect(f"http://127.0.0.1:{server.port}", retry_for=0, timeout=5, connections=1)
@@ -196,17 +196,17 @@ def test_a_client_may_be_used_in_one_event_loop_after_the_other(
     async def keep() -> None:
         await queue.push("kept")
         async for message in queue.consume():
-            await asyncio.sleep(2)  # For twice as long as the lease.
+            await asyncio.sleep(2)  # Hold the message for twice as long as its lease.
             await message.ack()
             return
 
     for use in (make, work, keep, client.close):
         asyncio.run(use())
     assert not caplog.records
-    gc.collect()  # The sockets of the loops that have ended, while that is no warning.
+    gc.collect()  # Close the sockets of the finished loops while that raises no warning.
 
 
-def test_a_restart_in_the_middle_of_consume(sdk: Sdk, tmp_path: Path) -> None:
+def test_consume_survives_a_server_restart(sdk: Sdk, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     seen: list[int] = []
@@ -224,7 +224,7 @@ def test_a_restart_in_the_middle_of_consume(sdk: Sdk, tmp_path: Path) -> None:
                 await asyncio.sleep(0.1)
                 await asyncio.to_thread(lambda: None)
                 assert not following.done()
-            # The server has gone while the poll was waiting; the next one has the same files.
+            # The server stops while the poll is waiting. The next server uses the same files.
             pushing = asyncio.ensure_future(_push(queue, 2))
             await asyncio.sleep(0.1)
             with running(tmp_path, port=port):
@@ -252,8 +252,8 @@ def test_a_waiting_call_raises_when_the_client_is_closed(sdk: Sdk, between: Prox
     asyncio.run(main())
 
 
-def test_a_client_is_closed_though_a_renewal_is_still_being_tried(sdk: Sdk, tmp_path: Path) -> None:
-    """It would be tried for a third of the lease."""
+def test_closing_a_client_does_not_wait_for_a_retried_renewal(sdk: Sdk, tmp_path: Path) -> None:
+    """Otherwise the renewal would be retried for a third of the lease."""
 
     async def main() -> None:
         with running(tmp_path) as server:
@@ -274,7 +274,7 @@ def test_a_client_is_closed_though_a_renewal_is_still_being_tried(sdk: Sdk, tmp_
     asyncio.run(main())
 
 
-def test_a_client_may_be_used_after_a_fork(server: Running, name: str) -> None:
+def test_a_client_can_be_used_after_a_fork(server: Running, name: str) -> None:
     with penstock.connect(f"http://127.0.0.1:{server.port}") as client:
         queue = client.create_queue(name)
         queue.push("parent")

@@ -1,4 +1,4 @@
-"""`queue.consume`: messages are leased ahead of a fast loop, and go back to the queue if the loop becomes slow."""
+"""`queue.consume` leases messages ahead of a fast loop, and releases them if the loop becomes slow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def _every_loop_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the plan independent of how busy the machine is."""
+    """Treat every loop as fast, so that the plan does not depend on how busy the machine is."""
     monkeypatch.setattr(handler_pace, "PLAN_SECONDS", 60.0)
 
 
@@ -59,7 +59,7 @@ def test_a_fast_loop_needs_few_polls_and_keeps_the_order(sdk: Sdk, between: Prox
     asyncio.run(main())
 
 
-def test_messages_that_a_slow_loop_does_not_reach_go_back(
+def test_a_slow_loop_releases_messages_that_it_does_not_reach(
     sdk: Sdk, between: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handler_pace, "HOLD_SECONDS", 0.2)
@@ -84,7 +84,7 @@ def test_messages_that_a_slow_loop_does_not_reach_go_back(
     asyncio.run(main())
 
 
-def test_a_given_batch_is_kept_however_slow_the_loop_is(
+def test_an_explicit_batch_is_kept_however_slow_the_loop_is(
     sdk: Sdk, between: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handler_pace, "HOLD_SECONDS", 0.01)

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of a request leaves a client that every thread can still use."""
+"""A client stays usable by every thread after Ctrl-C at any moment of a request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.interrupts import each_moment, interrupted
 PATIENCE_SECONDS = 20
 
 
-# Only the garbage collector closes a connection that was about to be used or put back.
+# After an interrupt only the garbage collector can close a connection that was being acquired or returned.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.parametrize("wait", [0, 0.001], ids=["without waiting", "waiting"])
 def test_an_interrupt_at_any_moment_leaves_a_client_usable_by_every_thread(
@@ -33,7 +33,7 @@ def test_an_interrupt_at_any_moment_leaves_a_client_usable_by_every_thread(
             thread = threading.Thread(target=use, daemon=True)
             thread.start()
             thread.join(PATIENCE_SECONDS / 2)
-            assert not thread.is_alive(), f"waits for ever after an interrupt at moment {moment}"
+            assert not thread.is_alive(), f"hangs after an interrupt at moment {moment}"
             return was_interrupted
 
         assert len(list(each_moment(once))) > 100

@@ -1,4 +1,4 @@
-"""The SDK refuses invalid input by its name, with the same errors over a file, a database and a server."""
+"""The SDK rejects invalid input with an error that names it, the same for a file, a database and a server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_payload_that_json_would_change_is_refused(payload: Any) -> None:
         assert queue.stats().ready == 0
 
 
-def test_nesting_has_a_limit(sdk: Sdk, url: str, name: str) -> None:
+def test_nesting_is_limited(sdk: Sdk, url: str, name: str) -> None:
     def nested(depth: int) -> Any:
         value: Any = []
         for _ in range(depth - 1):
@@ -102,7 +102,7 @@ def test_errors_are_the_same_everywhere(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
-def test_a_value_that_cannot_be_is_refused_by_its_name_everywhere(sdk: Sdk, url: str, name: str) -> None:
+def test_an_invalid_value_is_named_in_the_error_everywhere(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url, retry_for=0) as client:
             queue, stream = await client.create_queue(name), await client.create_stream(name)
@@ -163,7 +163,7 @@ def test_a_value_that_cannot_be_is_refused_by_its_name_everywhere(sdk: Sdk, url:
     asyncio.run(main())
 
 
-def test_an_option_that_cannot_be_is_refused_by_its_name_everywhere(sdk: Sdk, url: str, name: str) -> None:
+def test_an_invalid_option_is_named_in_the_error_everywhere(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url, retry_for=0) as client:
             queue, stream = await client.create_queue(name), await client.create_stream(name)
@@ -198,7 +198,7 @@ def test_an_option_that_cannot_be_is_refused_by_its_name_everywhere(sdk: Sdk, ur
 
 
 def held(stats: Any) -> tuple[Any, ...]:
-    """Return the statistics that do not change with time alone, as rates and ages do."""
+    """Return the statistics that do not change with time alone, unlike rates and ages."""
     return stats.paused, stats.ready, stats.scheduled, stats.leased, stats.dead, stats.totals
 
 
@@ -228,7 +228,7 @@ def test_a_setting_out_of_bounds_is_named(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_rate_that_is_not_finite_is_refused_and_changes_nothing(sdk: Sdk, url: str, name: str, number: float) -> None:
-    """Over HTTP it took the limit away."""
+    """Over HTTP such a value would remove the limit."""
 
     async def main() -> None:
         async with sdk.connect(url) as client:

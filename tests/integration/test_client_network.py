@@ -32,7 +32,7 @@ async def lease_one(queue: Any, wait: float = 20) -> Any:
     return await queue.lease(wait=wait)
 
 
-def test_a_push_whose_answer_is_lost_is_one_message(sdk: Sdk, between: Proxy, name: str) -> None:
+def test_a_push_with_a_lost_response_adds_one_message(sdk: Sdk, between: Proxy, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(between.url) as client:
             queue = await client.create_queue(name)
@@ -42,7 +42,7 @@ def test_a_push_whose_answer_is_lost_is_one_message(sdk: Sdk, between: Proxy, na
             between.lose_answer("/messages")
             many = await queue.push_many(["a", "b"])
             between.lose_answer("/messages")
-            assert (await queue.push("mine", key="k")).duplicate, "a key of the user's own is reported as it is"
+            assert (await queue.push("mine", key="k")).duplicate, "a duplicate of the caller's own key is reported"
             assert between.count("/messages") == 6
             messages = await queue.lease(10)
             assert [each.id for each in messages][:3] == [receipt.id, *(each.id for each in many)]
@@ -51,7 +51,7 @@ def test_a_push_whose_answer_is_lost_is_one_message(sdk: Sdk, between: Proxy, na
     asyncio.run(main())
 
 
-def test_a_settle_whose_answer_is_lost_is_done(sdk: Sdk, between: Proxy, name: str) -> None:
+def test_a_settle_with_a_lost_response_succeeds(sdk: Sdk, between: Proxy, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(between.url) as client:
             queue = await client.create_queue(name)
@@ -71,17 +71,17 @@ def test_a_settle_whose_answer_is_lost_is_done(sdk: Sdk, between: Proxy, name: s
 
 @pytest.mark.parametrize("verb", ["ack", "nack", "release"])
 @pytest.mark.parametrize("then", ["held", "acked"])
-def test_a_repeated_settle_does_not_claim_a_message_that_another_has(
+def test_a_repeated_settle_does_not_affect_the_lease_of_another_consumer(
     sdk: Sdk, server: Running, between: Proxy, name: str, verb: str, then: str
 ) -> None:
-    """The first attempt finds the lease over already, and its answer is lost."""
+    """The lease has expired before the first attempt, and the response to that attempt is lost."""
 
     async def main() -> None:
-        async with sdk.connect(between.url) as client, sdk.connect(f"http://127.0.0.1:{server.port}") as straight:
+        async with sdk.connect(between.url) as client, sdk.connect(f"http://127.0.0.1:{server.port}") as direct:
             queue = await client.create_queue(name)
             await queue.push("a")
             [late] = await queue.lease(lease=0.05)
-            [other] = await lease_one(straight.queue(name))
+            [other] = await lease_one(direct.queue(name))
             if then == "acked":
                 await other.ack()
             between.lose_answer(f"/{verb}")
@@ -101,13 +101,13 @@ def test_a_repeated_settle_does_not_claim_a_message_that_another_has(
                         await many([late])
                     assert caught.value.maybe_done
             if then == "held":
-                assert (await straight.queue(name).get(other.id)).state == "leased"
+                assert (await direct.queue(name).get(other.id)).state == "leased"
                 await other.ack()
 
     asyncio.run(main())
 
 
-def test_a_transaction_whose_answer_is_lost_is_not_repeated(sdk: Sdk, between: Proxy, name: str) -> None:
+def test_a_transaction_with_a_lost_response_is_not_repeated(sdk: Sdk, between: Proxy, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(between.url) as client:
             queue = await client.create_queue(name)
@@ -129,35 +129,35 @@ def test_a_transaction_whose_answer_is_lost_is_not_repeated(sdk: Sdk, between: P
     asyncio.run(main())
 
 
-def test_a_server_that_lost_its_database_says_whether_it_may_be_done(sdk: Sdk, between: Proxy, name: str) -> None:
-    def away(path: str, **data: object) -> None:
+def test_a_server_without_its_database_reports_if_a_call_may_be_done(sdk: Sdk, between: Proxy, name: str) -> None:
+    def answer_unreachable(path: str, **data: object) -> None:
         body = json.dumps({"error": "gone", "code": "store_unreachable", **data})
         between.answer(path, "503 Service Unavailable", body=body)
 
     async def main() -> None:
-        async with sdk.connect(between.url) as client, sdk.connect(between.url, retry_for=0) as hasty:
+        async with sdk.connect(between.url) as client, sdk.connect(between.url, retry_for=0) as no_retry:
             queue = await client.create_queue(name)
             for may_be in (True, False):
-                away("/messages", maybe_done=may_be)
+                answer_unreachable("/messages", maybe_done=may_be)
                 with pytest.raises(StoreUnreachable) as caught:
-                    await hasty.queue(name).push("a")
+                    await no_retry.queue(name).push("a")
                 assert caught.value.maybe_done is may_be
             await queue.push("a")
             (message,) = await queue.lease()
-            away("/transact", maybe_done=True)
+            answer_unreachable("/transact", maybe_done=True)
             with pytest.raises(StoreUnreachable):
                 async with queue.transact() as transaction:
                     transaction.ack(message)
-            assert between.count("/transact") == 1, "done twice, the second would find its lease gone"
-            # Another ack of the same message stands for the first attempt, which the server did not know the end of.
+            assert between.count("/transact") == 1, "a second attempt would find its lease settled"
+            # Another ack of the message stands in for the first attempt, whose result the server did not know.
             assert await queue.ack_many([message]) == []
-            away("/ack", maybe_done=True)
+            answer_unreachable("/ack", maybe_done=True)
             assert await queue.ack_many([message]) == []
 
     asyncio.run(main())
 
 
-def test_a_refusal_after_a_lost_answer_does_not_claim_that_nothing_was_kept(
+def test_a_refusal_after_a_lost_response_does_not_claim_that_nothing_was_kept(
     sdk: Sdk, between: Proxy, name: str
 ) -> None:
     refusals = {"disk_full": ("507 Insufficient Storage", DiskFull), "queue_full": ("429 Too Many Requests", QueueFull)}
@@ -215,9 +215,7 @@ def test_temporary_refusals_are_retried(sdk: Sdk, between: Proxy, name: str) -> 
 
 
 @pytest.mark.parametrize("status", ["502 Bad Gateway", "504 Gateway Timeout"])
-def test_an_error_of_a_gateway_is_retried_only_if_a_repeat_is_safe(
-    sdk: Sdk, between: Proxy, name: str, status: str
-) -> None:
+def test_a_gateway_error_is_retried_only_if_a_repeat_is_safe(sdk: Sdk, between: Proxy, name: str, status: str) -> None:
     async def main() -> None:
         async with sdk.connect(between.url) as client:
             queue = await client.create_queue(name)

@@ -1,4 +1,4 @@
-"""The SDK's streams behave the same over a file and over a server, sync and async."""
+"""The SDK's streams behave the same on a file and on a server, sync and async."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_appended_records_are_read_back(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
-def test_streams_are_managed(sdk: Sdk, url: str, name: str) -> None:
+def test_streams_are_created_configured_listed_and_dropped(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             stream = await client.create_stream(f"{name}-a", retention_ms=1_000)
             await client.create_stream(f"{name}-a", retention_ms=1_000)
             await client.create_stream(f"{name}-a", exist_ok=True, retention_bytes=1 << 20)
             kept = (await stream.info()).options
-            assert (kept.retention_ms, kept.retention_bytes) == (1_000, 1 << 20), "what is named is set, the rest stays"
+            assert (kept.retention_ms, kept.retention_bytes) == (1_000, 1 << 20), "only the given options change"
             await stream.configure(retention_bytes=None)
             with pytest.raises(StreamExists) as exists:
                 await client.create_stream(f"{name}-a")
@@ -86,7 +86,7 @@ def test_streams_are_managed(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
-def test_wrong_use_is_refused_before_anything_happens(sdk: Sdk, url: str, name: str) -> None:
+def test_invalid_calls_are_refused_before_they_change_anything(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             stream = await client.create_stream(name, record_bytes=10)
@@ -152,7 +152,7 @@ async def wait(call: Any) -> Any:
     return await call
 
 
-def test_a_consumer_gets_every_record_once_if_nothing_goes_wrong(sdk: Sdk, url: str, name: str) -> None:
+def test_a_consumer_gets_every_record_once_without_failures(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             stream = await client.create_stream(name)
@@ -178,14 +178,14 @@ def test_leaving_the_loop_commits_processed_records(sdk: Sdk, url: str, name: st
             for number in range(6):
                 assert (await anext(records)).data == number
             await records.aclose()
-            # The sixth was returned, but not processed.
+            # The sixth record was returned, but not processed yet.
             assert (await stream.consumer("c")).offset == 4
             assert [record.data async for record in stream.consume("c", idle=0)] == [5, 6, 7, 8, 9]
 
     asyncio.run(main())
 
 
-def test_positions_by_hand(sdk: Sdk, url: str, name: str) -> None:
+def test_positions_can_be_committed_manually(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             stream = await client.create_stream(name)
@@ -210,7 +210,7 @@ def test_positions_by_hand(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
-def test_arrow_in_and_out(sdk: Sdk, url: str, name: str) -> None:
+def test_arrow_tables_can_be_appended_and_read(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             stream = await client.create_stream(name)
@@ -237,7 +237,7 @@ def test_arrow_in_and_out(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
-def test_many_at_once_are_all_appended_each_at_its_own_offset(sdk: Sdk, url: str, name: str) -> None:
+def test_concurrent_appends_get_distinct_offsets(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             stream = await client.create_stream(name, record_bytes=100)
@@ -253,7 +253,7 @@ def test_many_at_once_are_all_appended_each_at_its_own_offset(sdk: Sdk, url: str
 
 
 @pytest.mark.parametrize("url", ["sqlite", "http"], indirect=True)
-def test_damage_is_reported_with_its_place(sdk: Sdk, url: str, name: str, tmp_path: Path, server: Running) -> None:
+def test_damage_is_reported_with_its_position(sdk: Sdk, url: str, name: str, tmp_path: Path, server: Running) -> None:
     database = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else server.path
 
     async def main() -> None:
@@ -274,7 +274,7 @@ def test_damage_is_reported_with_its_place(sdk: Sdk, url: str, name: str, tmp_pa
 # Over a network
 
 
-def test_an_append_whose_answer_is_lost_is_one_record(sdk: Sdk, server: Running, name: str) -> None:
+def test_an_append_with_a_lost_response_adds_one_record(sdk: Sdk, server: Running, name: str) -> None:
     async def main() -> None:
         with proxy(server.port) as between:
             async with sdk.connect(between.url) as client:
@@ -288,7 +288,7 @@ def test_an_append_whose_answer_is_lost_is_one_record(sdk: Sdk, server: Running,
     asyncio.run(main())
 
 
-def test_an_append_whose_server_was_killed_before_it_answered_is_one_record(sdk: Sdk, tmp_path: Path) -> None:
+def test_an_append_to_a_server_killed_before_its_response_adds_one_record(sdk: Sdk, tmp_path: Path) -> None:
     async def main() -> None:
         first = process(tmp_path, "--data", "data")
         before = first.__enter__()
@@ -314,7 +314,7 @@ def test_an_append_whose_server_was_killed_before_it_answered_is_one_record(sdk:
 # Over files
 
 
-def test_one_process_appends_at_a_time_and_all_may_read(tmp_path: Path) -> None:
+def test_one_process_appends_at_a_time_and_all_can_read(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/tasks.db"
     with penstock.connect(url) as one, penstock.connect(url, retry_for=0) as other:
         mine, theirs = one.create_stream("s"), other.stream("s")

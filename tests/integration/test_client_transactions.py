@@ -1,4 +1,4 @@
-"""Transactions of the SDK are all or nothing, over a file, a database and a server, sync and async."""
+"""Transactions of the SDK are all or nothing, on a file, a database and a server, sync and async."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_transact_is_all_or_nothing(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
-def test_a_transaction_of_a_queue_that_is_not_there_does_nothing(sdk: Sdk, url: str, name: str) -> None:
+def test_a_transaction_on_a_missing_queue_does_nothing(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url, retry_for=0) as client:
             queue = await client.create_queue(name)

@@ -1,4 +1,4 @@
-"""Workers: concurrency, failures, time limits, and a clean stop."""
+"""Workers: concurrency, failures, time limits and clean shutdown."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ async def until(true: Callable[[], Any]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_a_worker_works_off_a_queue(sdk: Sdk, url: str, name: str) -> None:
-    together, most = set(), 0
+def test_a_worker_processes_a_queue(sdk: Sdk, url: str, name: str) -> None:
+    running_ids, running_max = set(), 0
 
     async def main() -> None:
         async with sdk.connect(url) as client:
@@ -46,11 +46,11 @@ def test_a_worker_works_off_a_queue(sdk: Sdk, url: str, name: str) -> None:
             await queue.push_many([{"n": number} for number in range(20)])
 
             async def work(message: Any) -> None:
-                nonlocal most
-                together.add(message.id)
-                most = max(most, len(together))
+                nonlocal running_max
+                running_ids.add(message.id)
+                running_max = max(running_max, len(running_ids))
                 await asyncio.sleep(0.01)
-                together.discard(message.id)
+                running_ids.discard(message.id)
                 if message.payload["n"] == 7:
                     raise ValueError("seven")
                 if message.payload["n"] == 8:
@@ -64,14 +64,14 @@ def test_a_worker_works_off_a_queue(sdk: Sdk, url: str, name: str) -> None:
                 info = await queue.info()
             worker.stop()
             await running
-            assert 2 <= most <= 4
+            assert 2 <= running_max <= 4
             assert {each.error for each in await queue.dead_letters()} == {"ValueError: seven", "by hand"}
             assert (await queue.info()).totals.acked == 18
 
     asyncio.run(main())
 
 
-def test_acks_in_the_background_are_done_when_a_run_ends(sdk: Sdk, url: str, name: str) -> None:
+def test_background_acks_are_done_when_a_run_ends(sdk: Sdk, url: str, name: str) -> None:
     handled: list[int] = []
 
     async def main() -> None:
@@ -160,7 +160,7 @@ def test_a_message_that_takes_too_long_is_nacked(sdk: Sdk, url: str, name: str) 
             [dead] = await queue.dead_letters()
             assert dead.error == "TimeoutError: took longer than 1.5 s"
             totals = (await queue.info()).totals
-            assert (totals.acked, totals.lapsed) == (0, 0), "kept alive until then, and not acked after"
+            assert (totals.acked, totals.lapsed) == (0, 0), "the lease was renewed until the limit, and not acked later"
 
     asyncio.run(main())
 
@@ -251,7 +251,7 @@ def test_an_async_worker_is_stopped_at_once_from_another_thread(url: str, name: 
     asyncio.run(main())
 
 
-def test_a_worker_without_its_queue_says_so(sdk: Sdk, url: str, name: str) -> None:
+def test_a_worker_of_a_missing_queue_raises_an_error(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
 
@@ -266,7 +266,7 @@ def test_a_worker_without_its_queue_says_so(sdk: Sdk, url: str, name: str) -> No
     asyncio.run(main())
 
 
-def test_a_worker_that_failed_works_when_it_is_run_again(sdk: Sdk, url: str, name: str) -> None:
+def test_a_failed_worker_can_run_again(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         done = []
         async with sdk.connect(url) as client:
@@ -375,7 +375,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_signal_stops_a_worker_in_good_order(kind: str, number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_stops_a_worker_cleanly(kind: str, number: signal.Signals, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/tasks.db"
     with penstock.connect(url) as client:
         queue = client.create_queue("q")
@@ -395,8 +395,8 @@ def test_a_signal_stops_a_worker_in_good_order(kind: str, number: signal.Signals
         assert queue.stats().totals.acked == 1
 
 
-def test_a_signal_that_interrupts_no_wait_stops_a_worker_all_the_same(tmp_path: Path) -> None:
-    """The signal arrives in the moment before the main thread begins to wait, and interrupts another thread."""
+def test_a_signal_that_interrupts_no_wait_still_stops_a_worker(tmp_path: Path) -> None:
+    """The signal is delivered to another thread just before the main thread starts to wait."""
     url = f"sqlite:///{tmp_path}/tasks.db"
     with penstock.connect(url) as client:
         client.create_queue("q").push("x")
@@ -406,12 +406,12 @@ def test_a_signal_that_interrupts_no_wait_stops_a_worker_all_the_same(tmp_path: 
 
 
 def test_a_handler_that_ends_its_thread_ends_the_worker(url: str, name: str) -> None:
-    """It went on with one lane less, in the end with none, and said nothing."""
+    """The worker must not go on silently with one lane fewer."""
     with penstock.connect(url) as client:
         queue = client.create_queue(name)
         queue.push(1)
 
-        @queue.worker()  # Another lane could get the message while this one ends.
+        @queue.worker()  # With more lanes, another one could lease the message while this one ends.
         def leave(message: penstock.LeasedMessage) -> None:
             sys.exit(3)
 
@@ -467,7 +467,7 @@ def test_a_stop_after_a_run_does_not_stop_the_next_run(sdk: Sdk, url: str, name:
 
 
 def test_a_stop_before_the_first_run_ends_that_run(sdk: Sdk, url: str, name: str) -> None:
-    """As an application does that fails to start just after it has started its worker."""
+    """An application that fails just after starting its worker stops the worker like this."""
 
     async def main() -> None:
         async with sdk.connect(url) as client:
@@ -501,7 +501,7 @@ def test_a_worker_starts_working_when_its_server_becomes_reachable(
             worker = client.queue("q").worker()(sdk.handler(work))
             run = asyncio.ensure_future(sdk.run(worker))
             await until(lambda: "is unreachable" in caplog.text)
-            await asyncio.sleep(0.5)  # Ten times as long as a push would wait for a connection.
+            await asyncio.sleep(0.5)  # This is ten times as long as a push would wait for a connection.
             assert not run.done()
             with running(tmp_path, port=port) as server:
                 await run
@@ -511,7 +511,7 @@ def test_a_worker_starts_working_when_its_server_becomes_reachable(
     asyncio.run(main())
 
 
-def test_a_worker_whose_client_is_closed_says_so(sdk: Sdk, url: str, name: str) -> None:
+def test_a_worker_whose_client_is_closed_raises_an_error(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name)

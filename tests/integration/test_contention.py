@@ -14,14 +14,22 @@ import pytest
 
 from penstock import LiteQueue, StoreClosed
 from tests.conformance.recount import check_tables
-from tests.integration.contend import MAX_RETRIES, QNAMES, Tally, lock_with_sqlite, open_at, reopening, steadily
+from tests.integration.contend import (
+    MAX_RETRIES,
+    QNAMES,
+    Tally,
+    lock_with_sqlite,
+    open_at,
+    use_continuously,
+    use_reopened,
+)
 
 SECONDS = 8.0
 SPAWN = multiprocessing.get_context("spawn")
 
 
 def settle(path: Path, futures: list[Future[Tally]]) -> None:
-    """All that was put was acked once, or is still there."""
+    """Check that every message that was put was either acked once or is still there."""
     tallies = [future.result(timeout=200) for future in futures]
     assert [error for tally in tallies for error in tally.errors] == []
     put = [id_ for tally in tallies for id_ in tally.put]
@@ -45,10 +53,10 @@ def test_fifty_threads_and_nine_processes_share_one_file(tmp_path: Path) -> None
         ProcessPoolExecutor(9, mp_context=SPAWN) as processes,
         ThreadPoolExecutor(50) as threads,
     ):
-        works = [steadily, reopening] * 4 + [lock_with_sqlite]
+        works = [use_continuously, use_reopened] * 4 + [lock_with_sqlite]
         futures = [processes.submit(work, path, seed, SECONDS) for seed, work in enumerate(works)]
-        futures += [threads.submit(steadily, path, 100 + n, SECONDS, shared) for n in range(30)]
-        futures += [threads.submit(reopening, path, 200 + n, SECONDS) for n in range(20)]
+        futures += [threads.submit(use_continuously, path, 100 + n, SECONDS, shared) for n in range(30)]
+        futures += [threads.submit(use_reopened, path, 200 + n, SECONDS) for n in range(20)]
         settle(path, futures)
 
 
@@ -67,10 +75,10 @@ def test_many_threads_open_a_brand_new_file_at_the_same_moment(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("where", ["file", "memory"])
-def test_closing_raises_in_threads_that_still_work(tmp_path: Path, where: str) -> None:
+def test_closing_raises_in_threads_that_still_use_the_queue(tmp_path: Path, where: str) -> None:
     queue = LiteQueue(":memory:" if where == "memory" else tmp_path / "queue.db", durability="relaxed")
     started = threading.Barrier(21)
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def work(seed: int) -> None:
         started.wait(60)
@@ -83,7 +91,7 @@ def test_closing_raises_in_threads_that_still_work(tmp_path: Path, where: str) -
                     queue.qsize()
                 queue.peek()
         except BaseException as error:
-            told.append(error)
+            errors.append(error)
 
     queue.put(b"x", "idle-made-first")
     threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(20)]
@@ -95,5 +103,5 @@ def test_closing_raises_in_threads_that_still_work(tmp_path: Path, where: str) -
     for thread in threads:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
-    assert {type(error) for error in told} == {StoreClosed}
-    assert len(told) == 20
+    assert {type(error) for error in errors} == {StoreClosed}
+    assert len(errors) == 20

@@ -1,4 +1,4 @@
-"""Dead letters as a queue: as `<queue>.dlq`, or in another queue that the queue names."""
+"""Dead letters are addressed as a queue: as `<queue>.dlq`, or as the queue named in the `dlq` option."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import penstock
 from penstock.errors import InvalidInput
 from tests.integration.conftest import Fresh, serving_from
 from tests.integration.serving import Client, Running
-from tests.integration.test_server_queues import kill_off, poll, push
+from tests.integration.test_server_queues import poll, push, push_dead_letters
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -21,9 +21,9 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield server
 
 
-def test_dead_letters_are_addressed_as_a_queue_is(client: Client, name: str) -> None:
+def test_dead_letters_are_addressed_like_a_queue(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
-    (dead,) = kill_off(client, queue, "broken")
+    (dead,) = push_dead_letters(client, queue, "broken")
     push(client, queue, "ready")
     letters = f"{queue}.dlq"
     shown = client.get(letters)
@@ -47,11 +47,11 @@ def test_dead_letters_are_addressed_as_a_queue_is(client: Client, name: str) -> 
         ("POST", "/messages", {"payload": 1}),
     ],
 )
-def test_operations_that_dead_letters_lack_are_refused_with_a_hint(
+def test_unsupported_operations_on_dead_letters_are_refused_with_a_hint(
     client: Client, name: str, method: str, path: str, body: Any
 ) -> None:
     queue = client.queue(name, max_attempts=1)
-    kill_off(client, queue, "broken")
+    push_dead_letters(client, queue, "broken")
     refused = client.ask(method, f"{queue}.dlq{path}", body)
     assert (refused.status, bool(refused.json["hint"])) == (422, True)
     assert name in refused.json["error"]
@@ -63,11 +63,11 @@ def test_a_missing_queue_has_no_dead_letters(client: Client, name: str) -> None:
     assert client.post("/queues", {"name": f"{name}.dlq"}).status == 422
 
 
-def test_dead_letters_go_to_the_queue_that_is_named_and_say_where_they_came_from(client: Client, name: str) -> None:
+def test_dead_letters_go_to_the_named_queue_and_record_their_origin(client: Client, name: str) -> None:
     failed = client.queue(f"{name}-failed")
     queue = client.queue(name, max_attempts=1, dlq=f"{name}-failed")
     assert client.get(queue).json["dlq"] == f"{name}-failed"
-    (dead,) = kill_off(client, queue, "broken")
+    (dead,) = push_dead_letters(client, queue, "broken")
     uuid = client.get(f"{queue}/messages/{dead}")
     assert uuid.status == 404
     (letter,) = poll(client, failed, "wait_ms=5000")
@@ -82,11 +82,11 @@ def test_dead_letters_go_to_the_queue_that_is_named_and_say_where_they_came_from
     assert (client.get(queue).json["dead"], client.get(queue).json["totals"]["dead"]) == (0, 1)
 
 
-def test_a_redrive_brings_back_those_that_died_here_and_no_others(client: Client, name: str) -> None:
+def test_a_redrive_moves_only_messages_that_died_in_this_queue(client: Client, name: str) -> None:
     failed = client.queue(f"{name}-failed", max_attempts=1)
     one, two = (client.queue(f"{name}-{number}", max_attempts=1, dlq=f"{name}-failed") for number in (1, 2))
-    kill_off(client, one, "timeout", "broken")
-    kill_off(client, two, "timeout")
+    push_dead_letters(client, one, "timeout", "broken")
+    push_dead_letters(client, two, "timeout")
     push(client, failed, "its own")
     body = {"where": {"error_contains": "time"}}
     assert client.post(f"{one}/dlq/requeue", {**body, "dry_run": True}).json["matched"] == 1
@@ -101,7 +101,7 @@ def test_a_redrive_brings_back_those_that_died_here_and_no_others(client: Client
 def test_a_dead_letter_that_dies_again_in_the_named_queue_can_be_redriven(client: Client, name: str) -> None:
     failed = client.queue(f"{name}-failed", max_attempts=1)
     queue = client.queue(name, max_attempts=1, dlq=f"{name}-failed")
-    kill_off(client, queue, "broken")
+    push_dead_letters(client, queue, "broken")
     (letter,) = poll(client, failed, "wait_ms=5000")
     client.post(f"{failed}/nack", {"id": letter["id"], "token": letter["token"], "error": "again"})
     assert client.get(failed).json["dead"] == 1
@@ -121,7 +121,7 @@ def test_dead_letters_stay_while_the_named_queue_is_missing(client: Client, name
     failed = client.queue(f"{name}-failed")
     queue = client.queue(name, max_attempts=1, dlq=f"{name}-failed")
     assert client.delete(failed).status == 200
-    kill_off(client, queue, "broken")
+    push_dead_letters(client, queue, "broken")
     assert client.get(f"{queue}.dlq").json["ready"] == 1
     client.queue(f"{name}-failed")
     assert [each["payload"] for each in poll(client, failed, "wait_ms=30000")] == ["broken"]
@@ -161,7 +161,7 @@ def test_the_tree_names_a_queue_by_its_path(client: Client, name: str) -> None:
     assert (letter["payload"], client.post("/api/v1/ack", done).status) == (1, 200)
 
 
-def test_a_key_names_only_queues_that_it_may_push_to(serve: Fresh) -> None:
+def test_a_key_can_only_name_queues_that_it_may_push_to(serve: Fresh) -> None:
     server = serve(auth_token="a-token")
     with server.client() as admin:
         queue, _ = admin.queue("mine"), admin.queue("theirs")
@@ -172,7 +172,7 @@ def test_a_key_names_only_queues_that_it_may_push_to(serve: Fresh) -> None:
         assert admin.ask("PATCH", queue, {"dlq": "theirs"}).status == 200
 
 
-def test_a_file_needs_no_server_for_it(tmp_path: Path) -> None:
+def test_a_named_dead_letter_queue_works_without_a_server(tmp_path: Path) -> None:
     with penstock.connect(f"sqlite:///{tmp_path / 'tasks.db'}") as client:
         client.create_queue("failed")
         queue = client.create_queue("q", max_attempts=1, dlq="failed")
@@ -186,7 +186,7 @@ def test_a_file_needs_no_server_for_it(tmp_path: Path) -> None:
             client.queue("q").configure(dlq="q")
 
 
-def test_a_redrive_of_one_group_brings_back_no_other(client: Client, name: str) -> None:
+def test_a_redrive_of_one_group_moves_no_other(client: Client, name: str) -> None:
     client.queue(f"{name}-failed")
     client.queue(name, dlq=f"{name}-failed", max_attempts=1)
     for error in ("timeout after 3 s", "timeout after 9 s", "bad json"):

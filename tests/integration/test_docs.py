@@ -1,4 +1,4 @@
-"""Runs the documentation's examples word for word, checks its links, and compares the reference with the code."""
+"""Runs the examples in the documentation word for word, and checks its links."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.postgres import cluster, drop_schema, new_schema
 
 RUN = {"bash", "console", "python"}
 SHOWN = {"text", "toml", "yaml", "json", "ini", "sql", "js", "html"}
+# Pages with tests of their own: test_deploy.py checks the fleet commands without running them; test_howto_backup.py,
+# test_cli_migrate_store.py and test_howto_outbox.py also check what the stores contain afterwards. JavaScript is run by
+# test_js_client.py.
 APART = {"scale-out.md", "back-up.md", "migrate-store.md", "outbox.md"}
-"""A fleet's commands are only checked, by test_deploy.py. Backup, migration and the outbox are run by
-test_howto_backup.py, test_cli_migrate_store.py and test_howto_outbox.py, which look at what is in the stores
-afterwards; blocks of JavaScript by test_js_client.py."""
 
 
 def walks(*, spark: bool) -> list[Any]:
@@ -59,7 +59,7 @@ def test_every_block_of_a_page_with_spark_runs(page: Path, store: str | None, tm
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_code_block_has_a_known_language(page: Path) -> None:
     fences = re.findall(r"^```(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(fences) == 2 * len(blocks(page)), "a block without a language"
+    assert len(fences) == 2 * len(blocks(page)), "a code block has no language"
     assert {language for language, _, _ in blocks(page)} <= RUN | SHOWN
 
 

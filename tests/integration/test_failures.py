@@ -1,4 +1,5 @@
-"""What is stored about a failure, and how a consumer fails a message for good: SDK, HTTP, command line."""
+"""A failure is stored with its error and traceback, and a consumer can dead-letter a message at once: SDK, HTTP,
+CLI."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def fail_inside(payload: str) -> None:
 
 
 async def work_all(sdk: Sdk, queue: Any, work: Any) -> Any:
-    """Run a worker until nothing is left to do."""
+    """Run a worker until the queue is empty."""
     worker = queue.worker()(sdk.handler(work))
     working = asyncio.ensure_future(sdk.run(worker))
     stats = await queue.stats()
@@ -57,7 +58,7 @@ async def work_all(sdk: Sdk, queue: Any, work: Any) -> Any:
     return stats
 
 
-def test_a_worker_s_failure_keeps_its_traceback_without_secrets(sdk: Sdk, url: str, name: str) -> None:
+def test_a_failure_in_a_worker_keeps_its_traceback_without_secrets(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name, max_attempts=2, backoff_ms=0)
@@ -79,7 +80,7 @@ def test_a_worker_s_failure_keeps_its_traceback_without_secrets(sdk: Sdk, url: s
     asyncio.run(main())
 
 
-def test_a_worker_may_fail_a_message_for_good(sdk: Sdk, url: str, name: str) -> None:
+def test_a_worker_can_dead_letter_a_message_at_once(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name, max_attempts=9)
@@ -117,7 +118,7 @@ def test_a_nack_can_dead_letter_at_once(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
-def test_over_http_a_nack_may_be_for_good_and_have_a_traceback(server: Running) -> None:
+def test_a_nack_over_http_can_dead_letter_at_once_with_a_traceback(server: Running) -> None:
     from penstock.core.model import TRACEBACK_MAX
 
     with server.client() as client:

@@ -1,4 +1,4 @@
-"""What newcomers try first, and the messages if it does not work."""
+"""First steps of a new user, and the error messages if a step fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_an_error_over_http_names_its_field(tmp_path: Path) -> None:
             queue.peek(0)
 
 
-def test_serving_without_its_extra_names_the_extra(tmp_path: Path) -> None:
+def test_serving_without_the_extra_names_it(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['prometheus_client'] = None; sys.argv = ['penstock', 'serve', '--port', '0'];"
         "from penstock.cli import main; main()"

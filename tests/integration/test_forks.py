@@ -1,4 +1,4 @@
-"""A program may fork with an open queue: parent and child both keep working."""
+"""A program may fork with an open queue. Parent and child both keep working."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 
 class Child:
-    """A forked process that does some work, when told to."""
+    """A forked process that does some work once it gets a signal through a pipe."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
-        told, self._tell = os.pipe()
+        start_pipe, self._tell = os.pipe()
         self.pid = os.fork()
         if not self.pid:
             status = 1
             try:
-                os.read(told, 1)
+                os.read(start_pipe, 1)
                 work()
                 status = 0
             finally:
                 os._exit(status)
 
     def finish(self) -> int:
-        """Its exit status; -1 when it hangs."""
+        """Start the work and return the exit status; -1 if the child hangs."""
         os.write(self._tell, b"x")
         deadline = time.monotonic() + 60
         while True:
@@ -62,7 +62,7 @@ class Child:
             time.sleep(0.002)
 
 
-def test_a_put_of_a_child_after_its_parent_closed_is_kept(path: Path) -> None:
+def test_a_put_by_a_child_after_its_parent_closed_is_kept(path: Path) -> None:
     queue = LiteQueue(path)
     queue.put(b"parent")
     child = Child(lambda: [queue.put(b"child") for _ in range(5)])
@@ -72,7 +72,7 @@ def test_a_put_of_a_child_after_its_parent_closed_is_kept(path: Path) -> None:
         assert again.qsize() == 6
 
 
-def test_a_put_is_seen_by_a_child_that_has_the_file_open(path: Path) -> None:
+def test_a_forked_child_sees_later_puts_of_its_parent(path: Path) -> None:
     with LiteQueue(path) as queue:
         queue.put(b"before")
 
@@ -135,7 +135,7 @@ def test_a_message_popped_before_the_fork_is_settled_once_by_either(path: Path) 
         message = queue.pop()
         assert message is not None
         assert Child(lambda: queue.ack(message)).finish() == 0
-        # The same token again gets the first answer, and another verb none.
+        # A repeated ack with the same token succeeds again, and a nack with it fails.
         assert queue.ack_many([message]) == []
         with pytest.raises(LeaseLost):
             queue.nack(message)
@@ -147,7 +147,7 @@ def test_a_fork_while_other_threads_commit_read_and_wait_leaves_both_sides_worki
         queue.put(b"first")
         stop, errors, put = threading.Event(), [], []
 
-        def on_and_on(step: Callable[[], Any]) -> None:
+        def run_until_stopped(step: Callable[[], Any]) -> None:
             try:
                 while not stop.is_set():
                     step()
@@ -156,7 +156,7 @@ def test_a_fork_while_other_threads_commit_read_and_wait_leaves_both_sides_worki
 
         steps = [lambda: put.append(queue.put(b"parent"))] * 3
         steps += [queue.peek, queue.qsize, lambda: queue.pop("idle", wait=0.05)]
-        threads = [threading.Thread(target=on_and_on, args=(step,)) for step in steps]
+        threads = [threading.Thread(target=run_until_stopped, args=(step,)) for step in steps]
         for thread in threads:
             thread.start()
         try:
@@ -172,7 +172,7 @@ def test_a_fork_while_other_threads_commit_read_and_wait_leaves_both_sides_worki
         assert queue.qsize() == 1 + len(put)
 
 
-def test_a_queue_in_memory_is_copied_to_the_child_and_lives_on_apart(tmp_path: Path) -> None:
+def test_a_queue_in_memory_is_copied_to_the_child(tmp_path: Path) -> None:
     with LiteQueue(":memory:") as queue:
         queue.put(b"x")
 
@@ -202,13 +202,13 @@ def test_a_forked_client_of_postgresql_is_woken_by_its_parent_and_by_other_proce
     with penstock.connect(url) as client, penstock.connect(url) as other:
         queue = client.create_queue("q")
         store = client.transport.broker.store  # type: ignore[attr-defined]
-        assert queue.lease(wait=0.01) == [], "from here on the parent has a thread that listens"
-        heard, hear = os.pipe()
+        assert queue.lease(wait=0.01) == [], "the parent has a listening thread from here on"
+        ready_pipe, signal_ready = os.pipe()
 
         def wait_twice() -> None:
             for payload in ("parent", "other"):
                 before = store.version("q")
-                os.write(hear, b"x")
+                os.write(signal_ready, b"x")
                 while store.version("q") == before:
                     time.sleep(0.002)
                 with client.queue("q").lease()[0] as message:
@@ -217,9 +217,9 @@ def test_a_forked_client_of_postgresql_is_woken_by_its_parent_and_by_other_proce
         child = Child(wait_twice)
         os.write(child._tell, b"x")
         for pushing, payload in ((client, "parent"), (other, "other")):
-            if not select.select([heard], [], [], 30)[0]:
-                break  # It was not woken.
-            os.read(heard, 1)
+            if not select.select([ready_pipe], [], [], 30)[0]:
+                break  # The child was not woken.
+            os.read(ready_pipe, 1)
             pushing.queue("q").push(payload)
         assert child.finish() == 0
         assert queue.stats().totals.acked == 2

@@ -1,4 +1,4 @@
-"""How many calls a push makes before its message is written. `python -m tools.hops` prints them."""
+"""A push makes few function calls before its message is written. `python -m tools.hops` prints them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def run(script: str, folder: Path, **environment: str) -> None:
 
 
 def push(url: str, payload: str) -> int:
-    """To a queue and a stream."""
+    """Push to a queue and append to a stream."""
     with penstock.connect(url) as client:
         client.create_stream("s", exist_ok=True).append(payload)
         return client.create_queue("q", exist_ok=True).push(payload).id
@@ -43,7 +43,7 @@ def payloads(url: str) -> list[object]:
         return records
 
 
-def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_file_is_restored_unchanged(tmp_path: Path) -> None:
     (tmp_path / "penstock-data").mkdir()
     url = f"sqlite:///{tmp_path}/penstock-data/penstock.db"
     path = f"{Path(PENSTOCK).parent}:/usr/bin:/bin"
@@ -54,10 +54,10 @@ def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:
     assert payloads(url) == ["before"]
 
 
-def test_a_database_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_database_is_restored_unchanged(tmp_path: Path) -> None:
     folder = programs()
     if not all((folder / name).exists() for name in ("pg_dump", "pg_restore", "psql")):
-        pytest.skip("this PostgreSQL came without its client programs")
+        pytest.skip("this PostgreSQL has no client programs")
     own = Cluster()
     try:
         first = push(own.url, "before")

@@ -1,4 +1,4 @@
-"""The curl calls of the first design documents, word for word."""
+"""The curl calls of the original design documents, word for word."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shell(command: str) -> Any:
 
 
 def curl(address: str, method: str, path: str, body: str | None = None) -> tuple[int, Any]:
-    """Status and answer."""
+    """Return the status and the decoded response."""
     command = ["curl", "-s", "-X", method, "-w", "\n%{http_code}", f"{address}{path}"]
     if body is not None:
         command += ["-H", "Content-Type: application/json", "-d", body]
@@ -48,16 +48,16 @@ def curl(address: str, method: str, path: str, body: str | None = None) -> tuple
 
 @pytest.fixture(scope="module")
 def inbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """As its configuration has it, on a free port; host:port."""
+    """Run an inbox server as its configuration describes it, but on a free port, and yield host:port."""
     folder = tmp_path_factory.mktemp("inbox")
     env = clean_environment(
         LISTEN_ADDR="127.0.0.1:0", DB_PATH=str(folder / "queue.db"), AUTH_TOKEN="REPLACE_ME", GET_LIMIT_DEFAULT="1"
     )
-    said = folder / "said"
-    with said.open("wb") as stderr:
+    log = folder / "log"
+    with log.open("wb") as stderr:
         process = subprocess.Popen([PENSTOCK, "serve"], env=env, cwd=folder, stdout=stderr, stderr=stderr)
     try:
-        yield wait_for_address(process, said).removeprefix("http://")
+        yield wait_for_address(process, log).removeprefix("http://")
         assert (folder / "queue.db").is_file()
         process.terminate()
         assert process.wait(60) == 0
@@ -72,7 +72,7 @@ def queue_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def test_the_inbox_curl_examples(inbox: str) -> None:
+def test_the_inbox_curl_examples_work(inbox: str) -> None:
     posted = shell(POST.replace("localhost:8080", inbox))
     assert posted.keys() == {"id", "timestamp", "body"}
     assert isinstance(posted["id"], int)
@@ -83,7 +83,7 @@ def test_the_inbox_curl_examples(inbox: str) -> None:
     assert shell(GET.replace("localhost:8080", inbox)) == []
 
 
-def test_the_inbox_status_codes_limit_and_order(inbox: str) -> None:
+def test_the_inbox_has_the_documented_status_codes_limit_and_order(inbox: str) -> None:
     post = POST.replace("localhost:8080", inbox).replace("curl -s", "curl -s -o /dev/null -w '%{http_code}'")
     assert [shell(post) for _ in range(3)] == [201, 201, 201]
     get = GET.replace("localhost:8080", inbox)
@@ -103,7 +103,6 @@ def test_every_inbox_endpoint_requires_the_token(inbox: str) -> None:
 
 
 def test_every_call_of_the_queue_api_works(queue_server: str) -> None:
-    """Each call of the queue API."""
     call = queue_server
     status, made = curl(
         call, "POST", "/queues", '{"name": "q", "dlq": "q.dlq", "max_attempts": 5, "visibility_ms": 30000}'
@@ -126,7 +125,7 @@ def test_every_call_of_the_queue_api_works(queue_server: str) -> None:
 
     lease = json.dumps({"id": first["id"], "token": first["token"]})
     assert curl(call, "POST", "/queues/q/ack", lease)[0] == 200
-    assert curl(call, "POST", "/queues/q/ack", lease)[0] == 200, "the same token again gets the first answer"
+    assert curl(call, "POST", "/queues/q/ack", lease)[0] == 200, "a repeated ack gets the first result"
     assert curl(call, "GET", f"/queues/q/messages/{first['id']}")[0] == 404, "an acked message is deleted"
     back = {"id": second["id"], "token": second["token"], "delay_ms": 60_000}
     assert curl(call, "POST", "/queues/q/nack", json.dumps(back))[0] == 200

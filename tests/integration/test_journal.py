@@ -1,4 +1,4 @@
-"""The journal over HTTP, on the command line, and beside a file of LiteQueue."""
+"""The journal over HTTP, on the command line, and beside a LiteQueue file."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.integration.serving import Client, Running, running
 ARROW = "application/vnd.apache.arrow.stream"
 
 
-def happened(client: Client, name: str, *, wait_for: str) -> list[dict[str, object]]:
-    """Return the events of a queue, read until there is one of a kind."""
+def events_until(client: Client, name: str, *, wait_for: str) -> list[dict[str, object]]:
+    """Return the events of a queue once they include an event of this kind."""
     events, offset = [], 0
     while not any(event["kind"] == wait_for for event in events):
         page = client.get(f"/journal/events?from={offset}&queue={name}&wait_ms=60000").json
@@ -27,8 +27,8 @@ def happened(client: Client, name: str, *, wait_for: str) -> list[dict[str, obje
     return events
 
 
-def live(client: Client, queue: str) -> int:
-    """One message that fails once and is then done."""
+def run_message_cycle(client: Client, queue: str) -> int:
+    """Push one message that fails once and is then acked."""
     (pushed,) = client.post(f"{queue}/messages", {"messages": [{"payload": {"n": 2**60}, "priority": 3}]}).json[
         "message_ids"
     ]
@@ -40,8 +40,8 @@ def live(client: Client, queue: str) -> int:
 
 
 def test_a_history_is_in_order_and_has_every_column(client: Client, queue: str, name: str) -> None:
-    message_id = live(client, queue)
-    events = happened(client, name, wait_for="acked")
+    message_id = run_message_cycle(client, queue)
+    events = events_until(client, name, wait_for="acked")
     assert [event["kind"] for event in events] == ["queue", "pushed", "leased", "nacked", "leased", "acked"]
     pushed, acked = events[1], events[-1]
     assert (pushed["id"], pushed["priority"], pushed["payload"]) == (message_id, 3, {"n": 2**60})
@@ -53,16 +53,16 @@ def test_a_history_is_in_order_and_has_every_column(client: Client, queue: str, 
     assert all(event["uuid"] == pushed["uuid"] for event in events[2:])
 
 
-def test_kinds_can_be_chosen(client: Client, queue: str, name: str) -> None:
-    live(client, queue)
-    happened(client, name, wait_for="acked")
+def test_events_can_be_filtered_by_kind(client: Client, queue: str, name: str) -> None:
+    run_message_cycle(client, queue)
+    events_until(client, name, wait_for="acked")
     page = client.get(f"/journal/events?queue={name}&kind=pushed,acked").json
     assert [event["kind"] for event in page["events"]] == ["pushed", "acked"]
 
 
-def test_the_same_events_come_as_arrow(client: Client, queue: str, name: str) -> None:
-    live(client, queue)
-    events = happened(client, name, wait_for="acked")
+def test_the_same_events_can_be_read_as_arrow(client: Client, queue: str, name: str) -> None:
+    run_message_cycle(client, queue)
+    events = events_until(client, name, wait_for="acked")
     first, last = events[0]["offset"], events[-1]["offset"]
     answer = client.get(f"/journal/events?from={first}&limit={last - first + 1}", accept=ARROW)
     assert answer.headers["content-type"] == ARROW
@@ -76,20 +76,20 @@ def test_the_same_events_come_as_arrow(client: Client, queue: str, name: str) ->
 
 
 def test_a_journal_without_bodies_leaves_them_out(client: Client, name: str) -> None:
-    live(client, client.queue(name, journal="meta"))
-    pushed = happened(client, name, wait_for="acked")[1]
+    run_message_cycle(client, client.queue(name, journal="meta"))
+    pushed = events_until(client, name, wait_for="acked")[1]
     assert "payload" not in pushed
 
 
-def test_a_queue_can_stay_out_of_it(client: Client, name: str, server: Running) -> None:
-    live(client, client.queue(name, journal="off"))
-    live(client, client.queue(name + "b"))
-    happened(client, name + "b", wait_for="acked")
+def test_a_queue_can_be_excluded_from_the_journal(client: Client, name: str, server: Running) -> None:
+    run_message_cycle(client, client.queue(name, journal="off"))
+    run_message_cycle(client, client.queue(name + "b"))
+    events_until(client, name + "b", wait_for="acked")
     page = client.get(f"/journal/events?queue={name}").json
     assert [event["kind"] for event in page["events"]] == ["queue"]
 
 
-def test_a_reader_has_a_position_that_is_kept(client: Client) -> None:
+def test_a_consumer_has_a_durable_position(client: Client) -> None:
     assert client.ask("PUT", "/journal/consumers/lake", {"offset": 1}).status == 200
     shown = client.get("/journal").json
     (consumer,) = [each for each in shown["consumers"] if each["consumer"] == "lake"]
@@ -98,23 +98,23 @@ def test_a_reader_has_a_position_that_is_kept(client: Client) -> None:
     assert client.delete("/journal/consumers/lake").status == 200
 
 
-def test_it_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_the_journal_continues_after_a_restart(tmp_path: Path) -> None:
     for number in (1, 2):
         with running(tmp_path) as server, server.client() as client:
-            live(client, client.queue(f"q{number}"))
+            run_message_cycle(client, client.queue(f"q{number}"))
     offsets = [event.offset for event in log_events(journal_folder(tmp_path / "penstock.db"))]
     assert sorted(set(offsets)) == list(range(len(set(offsets))))
     with running(tmp_path, journal=False) as server, server.client() as client:
         assert client.get("/journal").status == 404
 
 
-def test_a_server_that_is_stopped_at_once_leaves_a_whole_journal(tmp_path: Path) -> None:
+def test_a_server_that_is_stopped_at_once_leaves_a_complete_journal(tmp_path: Path) -> None:
     for number in range(5):
         folder = tmp_path / str(number)
         with running(folder) as server, server.client() as client:
             client.post(f"{client.queue('q')}/messages", {"payload": 1})
-        told = [event.kind for event in log_events(journal_folder(folder / "penstock.db"))]
-        assert [kind for kind in told if kind != "worker"] == ["queue", "pushed"]
+        events = [event.kind for event in log_events(journal_folder(folder / "penstock.db"))]
+        assert [kind for kind in events if kind != "worker"] == ["queue", "pushed"]
 
 
 def test_a_redrive_is_recorded_with_its_caller(client: Client, name: str) -> None:
@@ -123,19 +123,19 @@ def test_a_redrive_is_recorded_with_its_caller(client: Client, name: str) -> Non
     (leased,) = client.post(f"{queue}/poll").json["messages"]
     client.post(f"{queue}/nack", {"id": leased["id"], "token": leased["token"]})
     client.post(f"{queue}/dlq/requeue")
-    redriven = happened(client, name, wait_for="redriven")[-1]
+    redriven = events_until(client, name, wait_for="redriven")[-1]
     assert redriven["details"]["by"]
 
 
 @pytest.mark.parametrize("place", ["http", "data"])
-def test_the_command_line_shows_it(place: str, tmp_path: Path) -> None:
+def test_the_command_line_shows_the_journal(place: str, tmp_path: Path) -> None:
     with running(tmp_path) as server, server.client() as client:
-        live(client, client.queue("emails"))
-        happened(client, "emails", wait_for="acked")
+        run_message_cycle(client, client.queue("emails"))
+        events_until(client, "emails", wait_for="acked")
         at = ("--url", f"http://127.0.0.1:{server.port}") if place == "http" else ("--data", str(tmp_path))
         commands = Queues(at, place)
-        told = commands.ok("journal", "tail", "--from", "0", "--limit", "6", "--queue", "emails")
-        assert [line.split("  ")[1].strip() for line in told.splitlines()] == [
+        events = commands.ok("journal", "tail", "--from", "0", "--limit", "6", "--queue", "emails")
+        assert [line.split("  ")[1].strip() for line in events.splitlines()] == [
             "queue",
             "pushed",
             "leased",
@@ -167,11 +167,11 @@ def test_a_litequeue_file_has_a_journal_on_request(tmp_path: Path) -> None:
     ]
 
 
-def test_a_long_job_drains_as_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_running_program_drains_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.store.sqlite.store.JOURNAL_BACKLOG_BYTES", 10_000)
     path = tmp_path / "tasks.db"
     with LiteQueue(path, journal=True, durability="relaxed") as queue:
         for number in range(1_000):
             queue.put(str(number).encode())
-        told = JournalReader(journal_folder(path)).read().events
-        assert 500 < sum(event.kind == "pushed" for event in told) <= 1_000
+        events = JournalReader(journal_folder(path)).read().events
+        assert 500 < sum(event.kind == "pushed" for event in events) <= 1_000

@@ -1,4 +1,4 @@
-"""Runs the JavaScript client's own tests, each file in its own Node process with its own servers."""
+"""Runs the tests of the JavaScript client, each file in its own Node process with its own servers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ README = CLIENT / "README.md"
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_client_keeps_its_promises(name: str) -> None:
+def test_the_client_passes_its_own_tests(name: str) -> None:
     node("--test", CLIENT / "tests" / name)
 
 
-def test_events_are_the_same_over_the_socket_that_newer_versions_bring() -> None:
+def test_events_are_the_same_over_nodes_built_in_websocket() -> None:
     if int(node("-p", "process.versions.node.split('.')[0]")) < 20:
-        pytest.skip("this Node brings no WebSocket")
+        pytest.skip("this version of Node has no WebSocket")
     node("--test", CLIENT / "tests" / "events.test.js", NODE_OPTIONS="--experimental-websocket")
 
 

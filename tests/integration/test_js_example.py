@@ -1,4 +1,4 @@
-"""The example of the tree API's first client, word for word, on Node and in a browser."""
+"""Runs the example of the tree API's first client word for word, on Node and in a browser."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ PAYLOAD = {"to": "user@example.com", "template": "welcome"}
 DELAYED_MS, WINDOW_MS = 60_000, 30_000
 
 
-class Moved(Running):
-    """A server whose time can be moved."""
+class MovableClockServer(Running):
+    """A server whose clock can be moved."""
 
     def __init__(self, settings: Settings) -> None:
         self.clock = MovableClock()
@@ -44,9 +44,9 @@ class Moved(Running):
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Moved]:
+def server(tmp_path: Path) -> Iterator[MovableClockServer]:
     settings = Settings(port=0, data=str(tmp_path), access_log=False, canary_ms=0, cors_origins=["*"])
-    server = Moved(settings)
+    server = MovableClockServer(settings)
     try:
         yield server
     finally:
@@ -54,29 +54,29 @@ def server(tmp_path: Path) -> Iterator[Moved]:
 
 
 @contextmanager
-def time_passes(server: Moved) -> Iterator[None]:
-    """Once the message waits, its delay and the window are over; a resume makes the poll check the time."""
+def clock_moved_on_poll(server: MovableClockServer) -> Iterator[None]:
+    """Move the clock past the delay and the window once the message waits. A resume makes the poll check the time."""
 
-    def pass_by() -> None:
+    def move_clock() -> None:
         with server.client() as client:
             eventually(lambda: client.get(QUEUE).json.get("scheduled") == 1)
             eventually(lambda: server.app.broker.polls == 1)
             server.clock.ahead_ms += DELAYED_MS + WINDOW_MS
             client.post(f"{QUEUE}/resume")
 
-    passing = threading.Thread(target=pass_by)
+    passing = threading.Thread(target=move_clock)
     passing.start()
     yield
     passing.join(PATIENCE_SECONDS)
 
 
-def acked(server: Moved) -> int:
+def acked(server: MovableClockServer) -> int:
     with server.client() as client:
         total: int = client.get(QUEUE).json["totals"]["acked"]
         return total
 
 
-def test_the_example_word_for_word_on_node(server: Moved, tmp_path: Path) -> None:
+def test_the_example_runs_word_for_word_on_node(server: MovableClockServer, tmp_path: Path) -> None:
     folder = tmp_path / "program"
     folder.mkdir()
     install(folder, "queen-client")
@@ -84,17 +84,17 @@ def test_the_example_word_for_word_on_node(server: Moved, tmp_path: Path) -> Non
     (folder / "prelude.js").write_text(prelude)
     text = EXAMPLE.read_text().replace("http://localhost:3000", f"http://127.0.0.1:{server.port}")
     (folder / "example.js").write_text(text)
-    with time_passes(server):
+    with clock_moved_on_poll(server):
         shown = node("--import", "./prelude.js", "example.js", folder=folder)
     assert '{"to":"user@example.com","template":"welcome"}' in shown
     assert acked(server) == 1
 
 
 @pytest.mark.browser
-def test_the_example_word_for_word_in_a_browser(server: Moved) -> None:
+def test_the_example_runs_word_for_word_in_a_browser(server: MovableClockServer) -> None:
     program = find_browser()
-    with pages() as (address, told), time_passes(server):
+    with pages() as (address, reports), clock_moved_on_poll(server):
         page = f"{address}/tests/examples/index.html?server=http://127.0.0.1:{server.port}"
         with browser(program, page):
-            assert told.get(timeout=PATIENCE_SECONDS) == {"payload": PAYLOAD, "error": None}
+            assert reports.get(timeout=PATIENCE_SECONDS) == {"payload": PAYLOAD, "error": None}
     assert acked(server) == 1

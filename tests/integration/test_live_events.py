@@ -1,4 +1,4 @@
-"""An event on one server of a fleet is seen live on another."""
+"""Events on one server of a fleet are published live by every other server."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def watching(server: Running, query: str = "") -> Iterator[ClientConnection]:
         yield watcher
 
 
-def told(watcher: ClientConnection, count: int) -> list[dict[str, Any]]:
-    """Of messages and queues, in order."""
+def next_events(watcher: ClientConnection, count: int) -> list[dict[str, Any]]:
+    """Return the next events of messages and created queues, in order."""
     found: list[dict[str, Any]] = []
     while len(found) < count:
         message = json.loads(watcher.recv(timeout=PATIENCE))
@@ -42,20 +42,20 @@ def told(watcher: ClientConnection, count: int) -> list[dict[str, Any]]:
     return found
 
 
-class Listener:
-    """To a queue's events."""
+class Subscriber:
+    """Subscribes to the events of a queue."""
 
     def __init__(self, server: Running, queue: str, seen: str | None = None) -> None:
         self._client = server.client()
         headers = {} if seen is None else {"Last-Event-ID": seen}
         self._client.connection.request("GET", f"{queue}/events", headers=headers)
         self._stream = self._client.connection.getresponse()
+        # The id of the last event received.
         self.seen = seen
-        """The id of the last event."""
         assert self._stream.readline().startswith(b":")
 
     def next(self) -> tuple[str, dict[str, Any]]:
-        """Return the next event; the creation of the queue may come first."""
+        """Return the next event, skipping the creation of the queue."""
         while not (line := self._stream.readline()).startswith(b"event: ") or b"created" in line:
             assert line, "the stream has ended"
             if line.startswith(b"id: "):
@@ -67,8 +67,8 @@ class Listener:
 
 
 @contextmanager
-def listening(server: Running, queue: str, seen: str | None = None) -> Iterator[Listener]:
-    listener = Listener(server, queue, seen)
+def subscribed(server: Running, queue: str, seen: str | None = None) -> Iterator[Subscriber]:
+    listener = Subscriber(server, queue, seen)
     try:
         yield listener
     finally:
@@ -80,13 +80,13 @@ def push(client: Client, *payloads: Any) -> None:
     assert client.post(f"{API}/push", {"items": items}).status == 201
 
 
-def test_a_dashboard_at_one_server_sees_what_happens_at_another(pair: tuple[Running, Running]) -> None:
+def test_a_dashboard_at_one_server_gets_events_of_another(pair: tuple[Running, Running]) -> None:
     one, two = pair
     with one.client() as here, two.client() as there, watching(two) as watcher:
         push(here, 1)
         (message,) = there.get(f"{API}/pop/ns/ns?worker=ada").json["messages"]
         here.post(f"{API}/ack", {"transactionId": message["transactionId"], "status": "completed"})
-        events = told(watcher, 4)
+        events = next_events(watcher, 4)
         assert [event["event"] for event in events] == [
             "queue.created",
             "message.pushed",
@@ -99,15 +99,15 @@ def test_a_dashboard_at_one_server_sees_what_happens_at_another(pair: tuple[Runn
             pass
 
 
-def test_a_dashboard_goes_on_at_another_server_where_it_was(pair: tuple[Running, Running]) -> None:
+def test_a_dashboard_resumes_at_another_server(pair: tuple[Running, Running]) -> None:
     one, two = pair
     with one.client() as here:
         with watching(one) as watcher:
             push(here, 1)
-            seen = told(watcher, 2)[-1]
+            seen = next_events(watcher, 2)[-1]
         push(here, 2)
         with watching(two, f"?since={seen['offset']}") as watcher:
-            (event,) = told(watcher, 1)
+            (event,) = next_events(watcher, 1)
         assert event["event"] == "message.pushed"
         assert event["data"]["id"] != seen["data"]["id"]
 
@@ -116,7 +116,7 @@ def test_a_subscriber_at_one_server_gets_events_of_another(pair: tuple[Running, 
     one, two = pair
     with one.client() as here, two.client() as there:
         queue = here.queue("q")
-        with listening(two, queue) as far, listening(one, queue) as near:
+        with subscribed(two, queue) as far, subscribed(one, queue) as near:
             here.post(f"{queue}/messages", {"messages": [{"payload": 1}, {"payload": 2}]})
             (message, _) = there.post(f"{queue}/poll?batch=2").json["messages"]
             here.post(f"{queue}/ack", {"id": message["id"], "token": message["token"]})
@@ -134,7 +134,7 @@ def test_a_reconnecting_subscriber_gets_missed_events_from_any_server(pair: tupl
     one, two = pair
     with one.client() as here:
         queue = here.queue("q")
-        with listening(one, queue) as listener:
+        with subscribed(one, queue) as listener:
             here.post(f"{queue}/messages", {"payload": 1})
             assert listener.next()[0] == "pushed"
             seen = listener.seen
@@ -142,13 +142,13 @@ def test_a_reconnecting_subscriber_gets_missed_events_from_any_server(pair: tupl
         here.post(f"{queue}/poll")
         here.queue("bystander")
         here.post(f"{queue}/pause")
-        with listening(two, queue, seen) as listener:
+        with subscribed(two, queue, seen) as listener:
             here.post(f"{queue}/resume")
             assert [listener.next()[0] for _ in range(3)] == ["leased", "paused", "resumed"]
             assert int(listener.seen or 0) > int(seen)
 
 
-def test_a_last_event_that_never_was_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_last_event_id_is_refused(tmp_path: Path) -> None:
     with running(tmp_path) as server, server.client() as client:
         answer = client.get(f"{client.queue('q')}/events", Last_Event_ID="yesterday")
         assert (answer.status, answer.json["field"]) == (422, "Last-Event-ID")
@@ -159,10 +159,10 @@ def test_the_journal_is_not_read_without_subscribers(pair: tuple[Running, Runnin
     assert one.app.broadcaster is not None
     with one.client() as here:
         queue = here.queue("q")
-        with listening(one, queue):
+        with subscribed(one, queue):
             assert one.app.broadcaster._following is not None
         eventually(lambda: one.app.broadcaster._following is None)  # type: ignore[union-attr]
-        with listening(one, queue) as again:
+        with subscribed(one, queue) as again:
             here.post(f"{queue}/messages", {"payload": 1})
             assert again.next() == ("pushed", {"queue": "q", "count": 1})
 
@@ -170,7 +170,7 @@ def test_the_journal_is_not_read_without_subscribers(pair: tuple[Running, Runnin
 def test_a_queue_without_a_journal_has_events_of_this_server(tmp_path: Path) -> None:
     with running(tmp_path) as server, server.client() as client:
         queue = client.queue("q", journal="off")
-        with listening(server, queue) as listener:
+        with subscribed(server, queue) as listener:
             client.post(f"{queue}/messages", {"payload": 1})
             assert listener.next() == ("pushed", {"queue": "q", "count": 1})
 
@@ -184,12 +184,12 @@ def test_a_slow_subscriber_gets_the_number_of_missed_events(tmp_path: Path, monk
         reader, held = server.app.broadcaster._reader, threading.Event()
         read = reader.read
 
-        def slowly(*args: Any, **how: Any) -> Any:
+        def read_when_released(*args: Any, **how: Any) -> Any:
             held.wait(PATIENCE)
             return read(*args, **how)
 
-        monkeypatch.setattr(reader, "read", slowly)
-        with listening(server, queue) as listener:
+        monkeypatch.setattr(reader, "read", read_when_released)
+        with subscribed(server, queue) as listener:
             before = reader.next_offset()
             for verb in ("pause", "resume") * 10:
                 client.post(f"{queue}/{verb}")

@@ -1,4 +1,4 @@
-"""Records cut from a log are reported by the doctor, /readyz, /metrics and on stderr."""
+"""Records that were cut from a log are reported by the doctor, /readyz, /metrics and on stderr."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COUNT = 30
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """With a journal of some records, and a stream."""
+    """A file with a journal of some records, and a stream."""
     path = tmp_path / "q.db"
     with closing(SqliteStore(path, durability="relaxed", journal=True)) as store:
         for number in range(COUNT):
@@ -43,7 +43,7 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
-def spoil_index_entry(folder: Path) -> None:
+def corrupt_index_entry(folder: Path) -> None:
     [index] = folder.glob(f"*{INDEX}")
     data = bytearray(index.read_bytes())
     data[64 + 4 * 5 + 3] |= 0x80
@@ -67,11 +67,11 @@ def cut(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["journal", "stream"])
-def test_a_bad_entry_of_an_index_costs_neither_the_journal_nor_a_stream_a_record(database: Path, which: str) -> None:
+def test_a_bad_index_entry_costs_no_record(database: Path, which: str) -> None:
     folder = journal_folder(database) if which == "journal" else streams_beside(database) / "flat" / "s"
     with LogReader(folder) as log:
         before, _ = read_all(log)
-    spoil_index_entry(folder)
+    corrupt_index_entry(folder)
     if which == "stream":
         assert command("stream", "show", "s", "--db", str(database)).code == 0
         assert command("stream", "check", "s", "--db", str(database)).code == 0
@@ -84,7 +84,7 @@ def test_a_bad_entry_of_an_index_costs_neither_the_journal_nor_a_stream_a_record
 
 
 @pytest.mark.parametrize("which", ["journal", "stream"])
-def test_a_cut_is_announced_by_doctor_readyz_and_metrics_until_it_is_repaired(
+def test_a_cut_is_reported_by_doctor_readyz_and_metrics_until_it_is_repaired(
     database: Path, which: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert [each.level for each in examine(database) if each.what == "logs"] == ["ok"]
@@ -108,7 +108,7 @@ def test_a_cut_is_announced_by_doctor_readyz_and_metrics_until_it_is_repaired(
         assert "stay in this file" in str(repaired.json["findings"])
 
 
-def test_a_server_that_cuts_its_journal_says_so_on_stderr_and_at_readyz(database: Path, tmp_path: Path) -> None:
+def test_a_server_that_cuts_its_journal_reports_it_on_stderr_and_at_readyz(database: Path, tmp_path: Path) -> None:
     with process(tmp_path, "--db", str(database)) as server, server.client() as client:
         assert client.get("/readyz").json["checks"]["logs"] == "ok"
         assert server.terminate() == 0

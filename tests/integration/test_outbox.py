@@ -22,7 +22,7 @@ import sqlalchemy as sa
 import penstock
 from penstock import InvalidInput, LiteQueue, Unsupported, WrongType, aio
 from tests.conformance.support import eventually
-from tests.integration.caller_connections import OWN, Own, Place, done
+from tests.integration.caller_connections import DRIVERS, AppConnection, AppDatabase, resolve
 from tests.integration.serving import Running
 from tests.postgres import cluster
 
@@ -30,89 +30,91 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    place.close()
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AppDatabase]:
+    database = AppDatabase(request.param, tmp_path)
+    yield database
+    database.close()
 
 
 EACH_DRIVER = pytest.mark.parametrize(
-    ("place", "kind"), OWN, ids=[f"{store}-{kind.__name__}" for store, kind in OWN], indirect=["place"]
+    ("database", "kind"), DRIVERS, ids=[f"{store}-{kind.__name__}" for store, kind in DRIVERS], indirect=["database"]
 )
 
 
 @asynccontextmanager
-async def opened(kind: type[Own], place: Place) -> AsyncIterator[tuple[Own, Any]]:
-    """A connection of the application's, and the queue as its client knows it."""
-    own = kind(place)
-    await own.open()
-    client: Any = aio.connect(place.url) if own.is_async else penstock.connect(place.url)
+async def opened(kind: type[AppConnection], database: AppDatabase) -> AsyncIterator[tuple[AppConnection, Any]]:
+    """Open a connection of the application, and yield it with the queue."""
+    app = kind(database)
+    await app.open()
+    client: Any = aio.connect(database.url) if app.is_async else penstock.connect(database.url)
     try:
-        yield own, client.queue("q")
+        yield app, client.queue("q")
     finally:
-        await own.close()
-        await done(client.close())
+        await app.close()
+        await resolve(client.close())
 
 
 @pytest.fixture(autouse=True)
 def unsafe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Django's connections are used here while an event loop runs."""
+    """Allow Django connections while an event loop runs."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
 
 
-def ready(place: Place) -> int:
-    """How many messages others can see. It needs no lock, which an open transaction may have."""
-    with penstock.connect(place.url) as client:
+def ready(database: AppDatabase) -> int:
+    """Return the number of messages that others can see, without a lock that an open transaction may hold."""
+    with penstock.connect(database.url) as client:
         return client.queue("q").info().ready
 
 
-def payloads(place: Place) -> list[Any]:
-    with penstock.connect(place.url) as client:
+def payloads(database: AppDatabase) -> list[Any]:
+    with penstock.connect(database.url) as client:
         return [message.payload for message in client.queue("q").peek(100)]
 
 
 @EACH_DRIVER
-def test_a_push_commits_and_rolls_back_with_the_callers_transaction(place: Place, kind: type[Own]) -> None:
+def test_a_push_commits_and_rolls_back_with_the_callers_transaction(
+    database: AppDatabase, kind: type[AppConnection]
+) -> None:
 
     async def use() -> None:
-        async with opened(kind, place) as (own, queue):
-            # The push comes first, and begins the transaction where the driver does that by itself.
-            await own.begin()
-            receipt = await done(queue.push("rolled back", key="k", conn=own.conn))
+        async with opened(kind, database) as (app, queue):
+            # The push comes first, so it begins the transaction with drivers that begin one implicitly.
+            await app.begin()
+            receipt = await resolve(queue.push("rolled back", key="k", conn=app.conn))
             assert not receipt.duplicate
-            await own.execute(place.insert)
-            await own.rollback()
-            assert payloads(place) == place.rows() == []
-            await own.begin()
-            first, second = await done(queue.push_many(["first", "second"], conn=own.conn))
+            await app.execute(database.insert)
+            await app.rollback()
+            assert payloads(database) == database.rows() == []
+            await app.begin()
+            first, second = await resolve(queue.push_many(["first", "second"], conn=app.conn))
             assert second.id == first.id + 1
-            await own.save()
-            await done(queue.push("undone", conn=own.conn))
-            await own.undo()
-            await own.execute(place.insert)
-            again = await done(queue.push("third", key="k", headers={"a": "b"}, conn=own.conn))
+            await app.save()
+            await resolve(queue.push("undone", conn=app.conn))
+            await app.undo()
+            await app.execute(database.insert)
+            again = await resolve(queue.push("third", key="k", headers={"a": "b"}, conn=app.conn))
             assert not again.duplicate
-            assert (ready(place), place.rows()) == (0, [])
-            await own.commit()
-            assert (payloads(place), place.rows()) == (["first", "second", "third"], [1])
+            assert (ready(database), database.rows()) == (0, [])
+            await app.commit()
+            assert (payloads(database), database.rows()) == (["first", "second", "third"], [1])
 
     asyncio.run(use())
 
 
 @EACH_DRIVER
-def test_a_poll_that_waits_is_woken_by_the_commit(place: Place, kind: type[Own]) -> None:
+def test_the_commit_wakes_a_waiting_poll(database: AppDatabase, kind: type[AppConnection]) -> None:
 
     async def use() -> None:
-        with penstock.connect(place.url) as other, ThreadPoolExecutor(1) as pool:
-            async with opened(kind, place) as (own, queue):
-                here = asyncio.ensure_future(_wait_for(queue)) if own.is_async else None
+        with penstock.connect(database.url) as other, ThreadPoolExecutor(1) as pool:
+            async with opened(kind, database) as (app, queue):
+                here = asyncio.ensure_future(_wait_for(queue)) if app.is_async else None
                 there = pool.submit(other.queue("q").lease, 1, wait=60)
-                await own.begin()
-                await done(queue.push_many(["a", "b"] if here else ["a"], conn=own.conn))
+                await app.begin()
+                await resolve(queue.push_many(["a", "b"] if here else ["a"], conn=app.conn))
                 await asyncio.sleep(0.1)
                 assert not there.done()
                 assert here is None or not here.done()
-                await own.commit()
+                await app.commit()
                 found = [await asyncio.wrap_future(there), *([await here] if here else [])]
                 assert sorted(message.payload for (message,) in found) == (["a", "b"] if here else ["a"])
 
@@ -130,13 +132,13 @@ def test_a_server_cannot_join_a_transaction(server: Running) -> None:
             queue.push(1, conn=sqlite3.connect(":memory:"))
 
 
-def test_another_kind_of_connection_is_refused_by_name(place: Place) -> None:
+def test_an_unsupported_connection_is_named_in_the_error(database: AppDatabase) -> None:
     async def use() -> None:
         sqlite: Any = await aiosqlite.connect(":memory:")
         psycopg_async: Any = await psycopg.AsyncConnection.connect(cluster().url)
         engine = sa.create_engine("sqlite://")
-        async with aio.connect(place.url) as client:
-            with penstock.connect(place.url) as in_threads:
+        async with aio.connect(database.url) as client:
+            with penstock.connect(database.url) as in_threads:
                 for conn in (sqlite, psycopg_async):
                     with pytest.raises(WrongType, match="asynchronous"):
                         in_threads.queue("q").push(1, conn=conn)
@@ -147,10 +149,10 @@ def test_another_kind_of_connection_is_refused_by_name(place: Place) -> None:
                         ("postgresql://", "connection, got str"),
                     ):
                         with pytest.raises(WrongType, match=text):
-                            await done(queue.push(1, conn=conn))
+                            await resolve(queue.push(1, conn=conn))
             with pytest.raises(InvalidInput):
                 await client.queue("q").push(1, conn=sqlite)
-            if place.kind == "sqlite":
+            if database.kind == "sqlite":
                 with pytest.raises(WrongType, match="a SQLite connection"):
                     await client.queue("q").push(1, conn=psycopg_async)
         await sqlite.close()
@@ -198,13 +200,13 @@ for number in range(1_000_000):
 """
 
 
-def test_under_load_and_kills_no_message_is_lost_and_none_is_a_phantom(place: Place) -> None:
-    """Each message is pushed with a row of the application's table; at the end, messages and rows match."""
+def test_under_load_and_kills_messages_match_committed_rows(database: AppDatabase) -> None:
+    """Each message is pushed with a row in the application's table. At the end, messages and rows must match."""
     taken: list[int] = []
     stop = threading.Event()
 
     def consume() -> None:
-        with penstock.connect(place.url) as client:
+        with penstock.connect(database.url) as client:
             queue = client.queue("q")
             while messages := queue.lease(20, wait=0.05) or not stop.is_set():
                 if messages is not True:
@@ -216,7 +218,7 @@ def test_under_load_and_kills_no_message_is_lost_and_none_is_a_phantom(place: Pl
         each.start()
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", WRITER, place.url, f"{place.prefix}own", str(number)], stdout=subprocess.PIPE
+            [sys.executable, "-c", WRITER, database.url, f"{database.prefix}own", str(number)], stdout=subprocess.PIPE
         )
         for number in range(3)
     ]
@@ -224,25 +226,25 @@ def test_under_load_and_kills_no_message_is_lost_and_none_is_a_phantom(place: Pl
         assert writer.stdout is not None
         for _ in range(25):
             assert writer.stdout.readline()
-        # It has pushed, and may or may not have come to its commit.
+        # The writer has pushed, and may or may not have committed.
         writer.send_signal(signal.SIGKILL)
         writer.wait()
         writer.stdout.close()
-    if place.prefix:
+    if database.prefix:
         open_still = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'writer'"
-        eventually(lambda: not place.query(open_still))
-    eventually(lambda: len(taken) >= len(place.rows()))
+        eventually(lambda: not database.query(open_still))
+    eventually(lambda: len(taken) >= len(database.rows()))
     stop.set()
     for each in consumers:
         each.join()
-    assert sorted(taken) == place.rows()
+    assert sorted(taken) == database.rows()
     assert len(taken) > 25
 
 
-def test_a_queue_that_exists_just_so_is_made_again_beside_an_open_transaction(store: str) -> None:
-    with penstock.connect(store) as client, psycopg.connect(store.partition("&schema=")[0]) as own:
+def test_recreating_an_equal_queue_does_not_wait_for_an_open_transaction(store: str) -> None:
+    with penstock.connect(store) as client, psycopg.connect(store.partition("&schema=")[0]) as app:
         queue = client.create_queue("q", max_attempts=3)
-        queue.push("in an open transaction", conn=own)
+        queue.push("in an open transaction", conn=app)
         with penstock.connect(store, retry_for=0) as other:
             assert other.create_queue("q", max_attempts=3).push("beside it").id
             other.create_queue("q", exist_ok=True)

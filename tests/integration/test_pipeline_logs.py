@@ -1,4 +1,4 @@
-"""A log read for Spark from a folder, a database and a server: the same offsets, events and errors."""
+"""Spark reads a log from a folder, a database or a server with the same offsets, events and errors."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.spark.support import Busy, PostgresWork, Work
 TOKEN = "a-token"
 
 
-class Reached:
-    """A store at work, and how its logs are reached. A server starts when it is first asked."""
+class SourceStore:
+    """A store with traffic, and the location of its logs. A server is started on first use."""
 
     def __init__(self, work: Busy, where: str | None, streams: str) -> None:
         self.work = work
@@ -51,15 +51,15 @@ class Reached:
 
 
 @pytest.fixture(params=["folder", "postgres", "server"])
-def reached(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reached]:
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SourceStore]:
     if request.param == "postgres":
         database = PostgresWork()
-        found = Reached(database, database.where, database.where)
+        found = SourceStore(database, database.where, database.where)
     else:
         work = Work(tmp_path / "data")
-        # A server would trim at once what happened years ago.
+        # With the test clock the events would be years old, and a server would trim them at once.
         work.clock.set(system_clock())
-        found = Reached(work, None if request.param == "server" else work.where, str(work.path))
+        found = SourceStore(work, None if request.param == "server" else work.where, str(work.path))
     with found.at_end:
         yield found
     found.work.close_all()
@@ -71,34 +71,34 @@ def all_of(log: SourceLog, *columns: str) -> list[dict[str, Any]]:
     return pa.Table.from_batches(found).to_pylist()
 
 
-def test_parts_together_are_the_journal_once(reached: Reached) -> None:
-    reached.work.some(80)
-    reached.work.drained()
-    with closing(reached.open()) as log:
+def test_the_parts_cover_the_journal_exactly_once(source: SourceStore) -> None:
+    source.work.some(80)
+    source.work.drained()
+    with closing(source.open()) as log:
         found = all_of(log)
     assert [(row["offset"], row["number"], row["kind"], row["id"], row["body"]) for row in found] == [
         (event.offset, event.number, event.kind, event.id, event.body)
-        for event in reached.work.events()
-        if event.offset <= found[-1]["offset"]  # A server records events of its own.
+        for event in source.work.events()
+        if event.offset <= found[-1]["offset"]  # A server also records its own events.
     ]
     assert len(found) > 80
 
 
-def test_only_requested_columns_are_read_in_their_order(reached: Reached) -> None:
-    reached.work.push("a", "b")
-    reached.work.drained()
-    with closing(reached.open()) as log:
+def test_only_requested_columns_are_read_in_their_order(source: SourceStore) -> None:
+    source.work.push("a", "b")
+    source.work.drained()
+    with closing(source.open()) as log:
         found = [list(row.items()) for row in all_of(log, "id", "kind") if row["kind"] == "pushed"]
     (_, first), _ = found[0]
     assert found == [[("id", first), ("kind", "pushed")], [("id", first + 1), ("kind", "pushed")]]
 
 
-def test_trimmed_offsets_are_an_error_or_skipped(reached: Reached) -> None:
-    reached.work.push("old")
-    reached.work.forget_all_but_new()
-    reached.work.push("new")
-    reached.work.drained()
-    with closing(reached.open()) as log:
+def test_trimmed_offsets_are_an_error_or_skipped(source: SourceStore) -> None:
+    source.work.push("old")
+    source.work.forget_all_but_new()
+    source.work.push("new")
+    source.work.drained()
+    with closing(source.open()) as log:
         everything = OffsetRange(0, log.next_offset)
         with pytest.raises(OffsetTrimmed, match="offset 0 of stream 'journal'") as error:
             list(log.read(everything, ["offset"]))
@@ -108,57 +108,57 @@ def test_trimmed_offsets_are_an_error_or_skipped(reached: Reached) -> None:
     assert found[0] == {"offset": error.value.first_offset, "body": b"new"}
 
 
-def test_a_position_that_is_reported_shows_where_the_log_is(reached: Reached) -> None:
-    reached.work.push("a")
-    reached.work.drained()
-    with closing(reached.open()) as log:
+def test_a_reported_position_is_listed_as_a_consumer(source: SourceStore) -> None:
+    source.work.push("a")
+    source.work.drained()
+    with closing(source.open()) as log:
         log.report("spark:mine", 0, "pipeline")
         log.report("spark:mine", 0, "pipeline")
-    with closing(LocalJournal(reached.streams)) as journal:
+    with closing(LocalJournal(source.streams)) as journal:
         consumers: Any = journal.show()["consumers"]
     assert [(each["consumer"], each["offset"]) for each in consumers] == [("spark:mine", 0)]
 
 
-def test_it_keeps_its_name_for_as_long_as_offsets_mean_the_same(reached: Reached) -> None:
-    reached.work.push("a")
-    reached.work.drained()
-    with closing(reached.open()) as log, closing(reached.open()) as again:
+def test_the_uid_of_a_log_is_stable(source: SourceStore) -> None:
+    source.work.push("a")
+    source.work.drained()
+    with closing(source.open()) as log, closing(source.open()) as again:
         assert log.uid
         assert log.uid == again.uid
 
 
-def test_a_wait_ends_when_there_is_something(reached: Reached) -> None:
-    reached.work.push("a")
-    reached.work.drained()
-    with closing(reached.open()) as log:
+def test_a_wait_ends_when_there_is_an_event(source: SourceStore) -> None:
+    source.work.push("a")
+    source.work.drained()
+    with closing(source.open()) as log:
         end = log.next_offset
         log.wait(end - 1, 30)
         waiting = threading.Thread(target=log.wait, args=(end, 30))
         waiting.start()
-        reached.work.push("b")
-        reached.work.drained()
+        source.work.push("b")
+        source.work.drained()
         waiting.join(30)
         assert not waiting.is_alive()
-        while b"b" not in _bodies(log, end):  # A server's own events end a wait, too.
+        while b"b" not in _bodies(log, end):  # A server's own events end a wait as well.
             log.wait(log.next_offset, 30)
 
 
-def test_a_stream_is_read_like_the_journal(reached: Reached) -> None:
-    with closing(open_streams(reached.streams)) as streams:
+def test_a_stream_is_read_like_the_journal(source: SourceStore) -> None:
+    with closing(open_streams(source.streams)) as streams:
         streams.create("a/b/c")
         streams.append("a/b/c", [b"one", b"two", b"three"])
-    with closing(reached.open("a/b/c")) as log:
+    with closing(source.open("a/b/c")) as log:
         assert all_of(log, "data", "offset") == [
             {"data": data, "offset": offset} for offset, data in enumerate((b"one", b"two", b"three"))
         ]
 
 
-def test_a_stream_that_is_not_there_is_named(reached: Reached) -> None:
-    with pytest.raises((UnknownStream, CannotOpen), match="none"), closing(reached.open("none")) as log:
+def test_a_missing_stream_is_named(source: SourceStore) -> None:
+    with pytest.raises((UnknownStream, CannotOpen), match="none"), closing(source.open("none")) as log:
         _ = log.next_offset
 
 
-def test_a_server_wants_the_admin_token(tmp_path: Path) -> None:
+def test_a_server_requires_the_admin_token(tmp_path: Path) -> None:
     with running(tmp_path, auth_token=TOKEN) as server:
         url = f"http://127.0.0.1:{server.port}"
         with closing(location_of(url, token="another").open()) as log, pytest.raises(Unauthorized):
@@ -179,7 +179,7 @@ def test_a_server_is_read_without_the_environments_proxy(tmp_path: Path, monkeyp
 
 
 class Redirecting(BaseHTTPRequestHandler):
-    """Answers with a redirect to another host, and records the tokens it receives."""
+    """Redirects every request to another host, and records the tokens that it receives."""
 
     target: ClassVar[str] = ""
     tokens: ClassVar[list[str | None]]
@@ -193,11 +193,11 @@ class Redirecting(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def log_message(self, *_: Any) -> None:
-        """Nothing is printed."""
+        """Suppress the request log."""
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_token_is_not_sent_where_a_server_redirects_to(method: str) -> None:
+def test_a_token_is_not_sent_to_a_redirect_target(method: str) -> None:
     class Other(Redirecting):
         tokens: ClassVar[list[str | None]] = []
 
@@ -219,7 +219,7 @@ def test_a_token_is_not_sent_where_a_server_redirects_to(method: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["mysql://me:secret@db/queues", "s3a://bucket/data", "http:/host"])
-def test_a_place_that_is_none_is_refused_with_those_there_are(where: str) -> None:
+def test_an_unsupported_url_is_refused_with_the_supported_ones(where: str) -> None:
     for options in (lambda: read_options({"url": where}).open(), lambda: write_options({"url": where, "queue": "q"})):
         with pytest.raises(InvalidInput, match="unsupported URL") as error:
             options()
@@ -227,13 +227,13 @@ def test_a_place_that_is_none_is_refused_with_those_there_are(where: str) -> Non
         assert "secret" not in str(error.value)
 
 
-def test_a_servers_address_with_a_password_is_refused_and_not_shown() -> None:
+def test_a_server_url_with_a_password_is_refused_and_not_shown() -> None:
     with pytest.raises(InvalidInput, match="must not contain a user or password") as error:
         location_of("http://me:secret@127.0.0.1:8888").open()
     assert "secret" not in str(error.value)
 
 
-def test_a_folder_may_be_given_as_a_file_url() -> None:
+def test_a_folder_can_be_given_as_a_file_url() -> None:
     for where in ("/var/data", "file:/var/data", "file:///var/data"):
         assert read_options({"path": where}).location == "/var/data"
 
@@ -246,7 +246,7 @@ def test_a_late_commit_is_read_once_and_blocks_no_reader() -> None:
         with closing(location_of(work.where).open()) as log:
             start = log.next_offset
             with psycopg.connect(str(work.path)) as late:
-                # A push within a program's own transaction is numbered before those that commit first.
+                # A push in a caller's transaction is numbered when it runs, so before pushes that commit earlier.
                 work.push_on(late, push_command("late"))
                 work.push("soon")
                 work.drained()
@@ -283,9 +283,7 @@ def test_ranges_are_cut_evenly_by_bytes_and_steps_are_bounded(tmp_path: Path) ->
     work.close_all()
 
 
-def test_a_server_that_has_just_started_is_waited_for_until_its_journal_has_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_waits_until_a_new_servers_journal_has_a_uid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(tmp_path) as server, server.client() as client:
         client.queue("q")
         with closing(location_of(f"http://127.0.0.1:{server.port}").open()) as log:

@@ -1,4 +1,4 @@
-"""Staged rows reach a queue or stream once and in order, however often they are interrupted."""
+"""Staged rows reach a queue or stream once and in order, however often the write is interrupted."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("sent", [0, 1, 2, 3])
-def test_a_driver_that_dies_before_or_after_any_append_adds_each_record_once(
+def test_a_driver_killed_before_or_after_any_append_adds_each_record_once(
     where: str, options: WriteOptions, monkeypatch: pytest.MonkeyPatch, sent: int
 ) -> None:
     rows = [b"%d" % (number % 3) for number in range(ROWS)]
@@ -85,7 +85,7 @@ def test_a_driver_that_dies_before_or_after_any_append_adds_each_record_once(
         kind = type(target)
     send, left = kind.send, sent
 
-    def dying(self: SinkTarget, *what: Any) -> Any:
+    def die_after_appends(self: SinkTarget, *what: Any) -> Any:
         nonlocal left
         left -= 1
         answer = send(self, *what) if left >= 0 else None
@@ -94,10 +94,10 @@ def test_a_driver_that_dies_before_or_after_any_append_adds_each_record_once(
         return answer
 
     with monkeypatch.context() as patched:
-        patched.setattr(kind, "send", dying)
+        patched.setattr(kind, "send", die_after_appends)
         with pytest.raises(Killed):
             batch.send()
-    # Others append the same meanwhile.
+    # Another writer appends equal records meanwhile.
     with target_of(options) as other:
         other.send([b"0", b"1"], "another", None)
     Batch(options, "run 1").send()
@@ -108,12 +108,12 @@ def test_a_driver_that_dies_before_or_after_any_append_adds_each_record_once(
     assert not list(options.staging.glob("*.arrow"))
 
 
-def test_texts_stay_texts_and_a_stream_is_made_if_it_is_not_there(where: str, options: WriteOptions) -> None:
+def test_text_stays_text_and_a_missing_stream_is_created(where: str, options: WriteOptions) -> None:
     staged(options, ["one", "zwei", "três"]).send()
     assert records(where) == [b"one", b"zwei", "três".encode()]
 
 
-def test_a_record_that_is_null_is_refused(options: WriteOptions) -> None:
+def test_a_null_record_is_refused(options: WriteOptions) -> None:
     with pytest.raises(InvalidInput, match="null"):
         staged(options, [b"a", None]).send()
 
@@ -135,7 +135,7 @@ def test_a_record_above_the_streams_limit_is_left_out_and_reported_once(where: s
 
 
 @pytest.mark.parametrize("name", ["", "two\nlines", "ü" * 100])
-def test_a_name_that_cannot_be_one_is_refused_before_anything_is_staged(tmp_path: Path, name: str) -> None:
+def test_an_invalid_name_is_refused_before_anything_is_staged(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidInput) as error:
         write_options({"url": str(tmp_path), "queue": "q", "name": name})
     assert error.value.field == "name"
@@ -149,13 +149,13 @@ def test_a_name_belongs_to_one_target(options: WriteOptions, where: str) -> None
 
 
 @pytest.mark.parametrize("given", [{}, {"queue": "q", "stream": "s"}])
-def test_one_of_queue_and_stream_is_needed(given: dict[str, str]) -> None:
+def test_either_a_queue_or_a_stream_is_required(given: dict[str, str]) -> None:
     with pytest.raises(InvalidInput, match="one of the options queue and stream") as error:
         write_options({"url": "here", **given})
     assert "staging" in (error.value.hint or "")
 
 
-def test_a_queue_that_is_smaller_than_a_chunk_makes_it_slower_not_fail(tmp_path: Path) -> None:
+def test_a_queue_smaller_than_a_chunk_slows_the_write_but_does_not_fail_it(tmp_path: Path) -> None:
     with running(tmp_path / "data") as server, server.client() as client:
         path = client.queue("small", max_size=7)
         url = f"http://127.0.0.1:{server.port}"
@@ -189,14 +189,14 @@ def test_files_of_killed_tasks_are_removed_after_a_while(tmp_path: Path, monkeyp
     assert left.file != wanted.file
 
 
-def test_a_repeat_is_known_from_an_offset_on_however_long_ago_it_was(tmp_path: Path) -> None:
+def test_a_repeat_is_recognised_from_an_offset_on_however_old_it_is(tmp_path: Path) -> None:
     with running(tmp_path) as server, server.client() as client:
         client.post("/streams", {"name": "s"})
         body = {"records": ["a", "b"]}
         assert client.post("/streams/s/records", body, idempotency_key="k").json["first"] == 0
     with running(tmp_path) as server, server.client() as client:
         assert server.app.streams is not None
-        server.app.streams._keys._recall_until = 0.0  # As after a quarter of an hour.
+        server.app.streams._keys._recall_until = 0.0  # Expire the cached keys, as a quarter of an hour would.
         assert client.post("/streams/s/records?since=0", body, idempotency_key="k").json["first"] == 0
         assert client.post("/streams/s/records?since=1", body, idempotency_key="k2").json["first"] == 2
         assert client.post("/streams/s/records?since=0", body).status == 422
@@ -206,7 +206,7 @@ def test_a_repeat_is_known_from_an_offset_on_however_long_ago_it_was(tmp_path: P
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("where", ["folder", "postgres"], indirect=True)
-def test_a_chunk_that_was_kept_though_its_connection_was_lost_is_not_appended_again(
+def test_a_chunk_appended_before_its_connection_was_lost_is_not_appended_again(
     where: str, options: WriteOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [b"%d" % number for number in range(ROWS)]
@@ -215,28 +215,26 @@ def test_a_chunk_that_was_kept_though_its_connection_was_lost_is_not_appended_ag
         kind = type(streams)
     append, losses = kind.append, iter([False, True, False, True])
 
-    def losing(self: Any, *what: Any) -> Any:
+    def append_then_disconnect(self: Any, *what: Any) -> Any:
         answer = append(self, *what)
         if next(losses, False):
             raise StoreUnreachable("the connection was lost", maybe_done=True)
         return answer
 
-    monkeypatch.setattr(kind, "append", losing)
+    monkeypatch.setattr(kind, "append", append_then_disconnect)
     batch.send()
     assert records(where) == rows
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_request_that_another_server_answers_again_is_appended_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_repeated_at_another_server_is_appended_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [b"%d" % number for number in range(ROWS)]
     with running(tmp_path / "data") as server:
         url = f"http://127.0.0.1:{server.port}"
         options = write_options({"url": url, "stream": "a/b/c", "staging": str(tmp_path / "staging")})
         attempt, losses = Session._try, iter([True, False] * ROWS)
 
-        def losing(self: Session, request: bytes, *what: Any) -> Any:
+        def append_then_disconnect(self: Session, request: bytes, *what: Any) -> Any:
             answer = attempt(self, request, *what)
             if request.startswith(b"POST") and b"/records" in request.partition(b"\r\n")[0] and next(losses):
                 assert server.app.streams is not None
@@ -245,7 +243,7 @@ def test_a_request_that_another_server_answers_again_is_appended_once(
                 return RequestFailed("the connection was lost", sent=True)
             return answer
 
-        monkeypatch.setattr(Session, "_try", losing)
+        monkeypatch.setattr(Session, "_try", append_then_disconnect)
         staged(options, rows).send()
         assert records(url) == rows
 
@@ -281,17 +279,17 @@ def test_an_invalid_message_row_is_refused_before_it_is_staged(tmp_path: Path, r
 
 
 @pytest.mark.parametrize("headers", [[("x", "1"), ("y", None)], {"x": "1", "y": None}, '{"x": 1, "y": null}'])
-def test_headers_are_text_and_those_without_a_value_are_dropped(headers: Any) -> None:
+def test_headers_are_text_and_null_headers_are_dropped(headers: Any) -> None:
     assert message_of({"payload": "a", "headers": headers}, "key").headers == {"x": "1"}
 
 
-def test_numbers_may_be_texts_as_in_a_file_of_texts() -> None:
+def test_numbers_can_be_text() -> None:
     message = message_of({"payload": "a", "priority": "5", "delay_ms": "100", "ttl_ms": ""}, "key")
     assert (message.priority, message.delay_ms, message.ttl_ms) == (5, 100, None)
 
 
 @pytest.mark.parametrize("where", ["folder", "postgres"], indirect=True)
-def test_a_message_as_large_as_a_program_may_push_is_pushed_with_no_server_between(where: str, tmp_path: Path) -> None:
+def test_the_largest_valid_message_is_pushed_without_a_server(where: str, tmp_path: Path) -> None:
     options = queue_of(where, tmp_path)
     large = b"a" * (8 << 20)
     Batch(options, "run").publish([stage(pa.table({"payload": [b"small", large]}).to_batches(), options)])
@@ -313,7 +311,7 @@ def test_a_message_above_the_servers_limit_is_left_out_and_reported_once(tmp_pat
     assert found == sorted(len(row) for row in rows if len(row) < 1_000)
 
 
-def test_a_name_belongs_to_one_place(tmp_path: Path) -> None:
+def test_a_name_belongs_to_one_store(tmp_path: Path) -> None:
     places = [tmp_path / name for name in ("one", "two")]
     for place in places:
         place.mkdir()
@@ -323,7 +321,7 @@ def test_a_name_belongs_to_one_place(tmp_path: Path) -> None:
         Batch(there, "run").manifest()
 
 
-def test_a_manifest_that_says_nothing_of_the_place_is_still_read(tmp_path: Path) -> None:
+def test_a_manifest_without_a_store_is_still_read(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     options = queue_of(str(tmp_path / "data"), tmp_path)
     found = stage(pa.table({"payload": ["a"]}).to_batches(), options)
@@ -342,11 +340,11 @@ def test_a_manifest_that_says_nothing_of_the_place_is_still_read(tmp_path: Path)
         ("postgresql:///queues?password=secret&host=/run", "postgresql:///queues?host=%2Frun"),
     ],
 )
-def test_a_place_is_named_without_who_goes_there(url: str, place: str) -> None:
+def test_a_store_is_named_without_credentials(url: str, place: str) -> None:
     assert place_in(url) == place
 
 
-def test_a_payload_is_what_its_column_says_wherever_it_is_pushed(where: str, tmp_path: Path) -> None:
+def test_a_payload_has_the_same_content_in_every_store(where: str, tmp_path: Path) -> None:
     rows = [
         {"payload": b"text", "content": "text"},
         {"payload": "söß".encode(), "content": None},
@@ -362,7 +360,7 @@ def test_a_payload_is_what_its_column_says_wherever_it_is_pushed(where: str, tmp
     assert [message.content for message in found][:3] == ["text", "bytes", "json"]
 
 
-def test_a_named_write_has_the_rows_of_its_first_time(tmp_path: Path) -> None:
+def test_a_repeated_named_write_must_have_the_same_rows(tmp_path: Path) -> None:
     options = write_options({"url": str(tmp_path), "queue": "mail", "name": "daily"})
 
     def write(*parts: list[str]) -> None:
@@ -379,7 +377,7 @@ def test_a_named_write_has_the_rows_of_its_first_time(tmp_path: Path) -> None:
     assert not list(options.staging.glob("*.arrow"))
 
 
-def test_a_write_cut_short_is_finished_before_other_rows_are_refused(tmp_path: Path) -> None:
+def test_an_interrupted_write_is_finished_before_other_rows_are_refused(tmp_path: Path) -> None:
     options = write_options({"url": str(tmp_path), "queue": "mail", "name": "daily"})
     Batch(options, "daily").decide([stage(pa.table({"payload": ["a", "b"]}).to_batches(), options)])
     with pytest.raises(Conflict, match="none of these 1 were added"):
@@ -388,7 +386,7 @@ def test_a_write_cut_short_is_finished_before_other_rows_are_refused(tmp_path: P
         assert [message.payload for message in client.queue("mail").peek(limit=10)] == ["a", "b"]
 
 
-def test_text_that_is_pushed_through_a_server_is_text_there(tmp_path: Path) -> None:
+def test_text_pushed_through_a_server_stays_text(tmp_path: Path) -> None:
     with running(tmp_path) as server, connect(f"http://127.0.0.1:{server.port}") as client:
         client.create_queue("mail")
         client.transport.push("mail", [PushItem(payload="söß".encode(), content=Content.TEXT)])

@@ -1,4 +1,4 @@
-"""Acknowledged operations survive a crash of PostgreSQL under any role settings; unsafe settings are reported."""
+"""Acknowledged operations survive a crash of PostgreSQL whatever the role settings; unsafe settings are reported."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ WAL_WRITER = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'"
 
 
 @pytest.fixture(scope="module")
-def careless() -> Iterator[Cluster]:
-    """Its role does not wait for the disk, and nothing but a commit writes the log soon."""
+def relaxed_cluster() -> Iterator[Cluster]:
+    """A cluster whose role has synchronous_commit off, and that hardly writes WAL in the background."""
     found = Cluster(wal_writer_delay="10s", autovacuum="off", bgwriter_lru_maxpages="0")
     try:
         with psycopg.connect(found.url, autocommit=True) as connection:
@@ -49,7 +49,7 @@ def wal_writer(cluster: Cluster) -> int:
 
 
 def crash(cluster: Cluster, pid: int) -> None:
-    """All processes lose their memory, and with it the log that was not written; then the database recovers."""
+    """Kill all processes of the cluster, so that unwritten WAL is lost, and wait for the recovery."""
     os.kill(pid, signal.SIGKILL)
 
     def recovered() -> bool:
@@ -61,13 +61,13 @@ def crash(cluster: Cluster, pid: int) -> None:
 
 
 @pytest.mark.parametrize("journal", [False, True], ids=["at once", "with a journal"])
-def test_acknowledged_commands_survive_a_crash_even_if_the_role_has_synchronous_commit_off(
-    careless: Cluster, journal: bool
+def test_acknowledged_commands_survive_a_crash_with_synchronous_commit_off(
+    relaxed_cluster: Cluster, journal: bool
 ) -> None:
     schema = f"crash_{journal}".lower()
-    with closing(PostgresStore(url_of(careless), schema=schema, journal=journal)) as store:
+    with closing(PostgresStore(url_of(relaxed_cluster), schema=schema, journal=journal)) as store:
         store.apply([push_command("first")])
-        writer = wal_writer(careless)
+        writer = wal_writer(relaxed_cluster)
         os.kill(writer, signal.SIGSTOP)
         for number in range(COUNT):
             store.apply([push_command(f"{number}")])
@@ -76,39 +76,39 @@ def test_acknowledged_commands_survive_a_crash_even_if_the_role_has_synchronous_
         (leased,) = store.apply([Lease(queue="q", limit=1)])
         items = [SettleItem(message.id, message.token) for message in leased.messages]
         assert store.apply([Ack(queue="q", items=items)])[0].results == ["ok"]
-        crash(careless, writer)
-    with closing(PostgresStore(url_of(careless), schema=schema)) as store:
+        crash(relaxed_cluster, writer)
+    with closing(PostgresStore(url_of(relaxed_cluster), schema=schema)) as store:
         found = texts(store.peek("q", limit=3 * COUNT)[0])
     assert found == [text for number in range(COUNT) for text in (f"{number}", f"keyed {number}")]
 
 
-def test_an_append_survives_a_crash_though_the_role_does_not_wait_for_the_disk(careless: Cluster) -> None:
-    with closing(PostgresStreams(url_of(careless), schema="streams")) as streams:
+def test_an_append_survives_a_crash_with_synchronous_commit_off(relaxed_cluster: Cluster) -> None:
+    with closing(PostgresStreams(url_of(relaxed_cluster), schema="streams")) as streams:
         streams.create("s")
         streams.append("s", [b"before"])
-        writer = wal_writer(careless)
+        writer = wal_writer(relaxed_cluster)
         os.kill(writer, signal.SIGSTOP)
         for number in range(COUNT):
             streams.append("s", [b"%d" % number])
-        crash(careless, writer)
-    with closing(PostgresStreams(url_of(careless), schema="streams")) as streams:
+        crash(relaxed_cluster, writer)
+    with closing(PostgresStreams(url_of(relaxed_cluster), schema="streams")) as streams:
         assert streams.next_offset("s") == COUNT + 1
 
 
-def test_a_push_in_a_transaction_of_the_users_survives_a_crash_once_that_commits(careless: Cluster) -> None:
-    with closing(PostgresStore(url_of(careless), schema="own", journal=False)) as store:
+def test_a_push_in_the_callers_transaction_survives_a_crash_after_its_commit(relaxed_cluster: Cluster) -> None:
+    with closing(PostgresStore(url_of(relaxed_cluster), schema="own", journal=False)) as store:
         store.apply([push_command("before")])
-        writer = wal_writer(careless)
+        writer = wal_writer(relaxed_cluster)
         os.kill(writer, signal.SIGSTOP)
-        with psycopg.connect(url_of(careless)) as connection:
+        with psycopg.connect(url_of(relaxed_cluster)) as connection:
             store.push_on(connection, push_command("inside"))
-        crash(careless, writer)
-    with closing(PostgresStore(url_of(careless), schema="own")) as store:
+        crash(relaxed_cluster, writer)
+    with closing(PostgresStore(url_of(relaxed_cluster), schema="own")) as store:
         assert texts(store.peek("q", limit=9)[0]) == ["before", "inside"]
 
 
-def test_relaxed_durability_and_stronger_settings_are_left_as_they_are(careless: Cluster) -> None:
-    with psycopg.connect(careless.url, autocommit=True) as connection:
+def test_relaxed_durability_and_stronger_settings_are_left_as_they_are(relaxed_cluster: Cluster) -> None:
+    with psycopg.connect(relaxed_cluster.url, autocommit=True) as connection:
         connection.execute("CREATE ROLE careful LOGIN SUPERUSER")
         connection.execute("ALTER ROLE careful SET synchronous_commit = remote_apply")
     for user, durability, expected in (
@@ -117,7 +117,7 @@ def test_relaxed_durability_and_stronger_settings_are_left_as_they_are(careless:
         ("careful", "full", "remote_apply"),
         ("careful", "relaxed", "off"),
     ):
-        url = careless.url.replace("postgres@", f"{user}@")
+        url = relaxed_cluster.url.replace("postgres@", f"{user}@")
         with closing(PostgresStore(url, schema="levels", durability=durability)) as store, store._connect() as line:
             assert line.execute("SHOW synchronous_commit").fetchone() == (expected,)
 
@@ -145,12 +145,12 @@ def test_the_banner_and_the_doctor_accept_a_safe_database(tmp_path: Path) -> Non
         checked = penstock("doctor", own.url, "--json")
         with psycopg.connect(own.url, autocommit=True) as connection:
             connection.execute("ALTER ROLE postgres SET synchronous_commit = off")
-        noted = penstock("doctor", own.url)
+        result = penstock("doctor", own.url)
     finally:
         own.remove()
     assert {finding["level"] for finding in checked.json} == {"ok"}
-    assert noted.code == 0
-    assert "synchronous_commit is off" in noted.out
+    assert result.code == 0
+    assert "synchronous_commit is off" in result.out
 
 
 def test_the_doctor_names_a_database_that_it_cannot_reach() -> None:

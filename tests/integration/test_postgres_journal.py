@@ -1,4 +1,4 @@
-"""The journal in a database: every change of every server or program, once and in order."""
+"""The journal in a database records every change by any server or program, once and in order."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.conformance.postgres_support import Tables
 from tests.conformance.replay import Replay, check_counters
 from tests.integration.command_line import Queues
 from tests.integration.serving import running
-from tests.integration.test_journal import ARROW, happened, live
+from tests.integration.test_journal import ARROW, events_until, run_message_cycle
 from tests.postgres import cluster
 
 pytestmark = pytest.mark.timeout(240)
 
 
-def played(store: str) -> Replay:
-    """All of it, from the first event on."""
+def replay_journal(store: str) -> Replay:
+    """Replay the whole journal from its first event."""
     replay = Replay()
     with closing(PostgresStreams(store)) as streams:
         PostgresDrain(streams.database).drain()
@@ -44,8 +44,8 @@ def test_servers_share_their_events(store: str, tmp_path: Path) -> None:
         one.client() as here,
         two.client() as there,
     ):
-        message_id = live(here, here.queue("q"))
-        events = happened(there, "q", wait_for="acked")
+        message_id = run_message_cycle(here, here.queue("q"))
+        events = events_until(there, "q", wait_for="acked")
         assert [event["kind"] for event in events] == ["queue", "pushed", "leased", "nacked", "leased", "acked"]
         pushed, acked = events[1], events[-1]
         assert (pushed["id"], pushed["priority"], pushed["payload"]) == (message_id, 3, {"n": 2**60})
@@ -54,26 +54,26 @@ def test_servers_share_their_events(store: str, tmp_path: Path) -> None:
         assert all(event["uuid"] == pushed["uuid"] for event in events[2:])
         answer = there.get("/journal/events?from=0", accept=ARROW)
         table = pa.ipc.open_stream(answer.body).read_all()
-        told = zip(table["queue"].to_pylist(), table["kind"].to_pylist(), strict=True)
-        assert [kind for queue, kind in told if queue == "q"] == [event["kind"] for event in events]
+        kinds_by_queue = zip(table["queue"].to_pylist(), table["kind"].to_pylist(), strict=True)
+        assert [kind for queue, kind in kinds_by_queue if queue == "q"] == [event["kind"] for event in events]
         assert [each["name"] for each in here.get("/streams").json["streams"]] == []
         assert here.get("/streams/%21journal").status in (404, 422)
 
 
-def test_it_can_be_shown_with_no_server(store: str, tmp_path: Path) -> None:
+def test_the_journal_can_be_read_without_a_server(store: str, tmp_path: Path) -> None:
     with running(tmp_path, store=store) as server, server.client() as client:
-        live(client, client.queue("emails"))
+        run_message_cycle(client, client.queue("emails"))
     commands = Queues(("--store", store), "postgres")
-    told = commands.ok("journal", "tail", "--from", "0", "--limit", "6", "--queue", "emails")
-    kinds = [line.split("  ")[1].strip() for line in told.splitlines()]
+    kinds_by_queue = commands.ok("journal", "tail", "--from", "0", "--limit", "6", "--queue", "emails")
+    kinds = [line.split("  ")[1].strip() for line in kinds_by_queue.splitlines()]
     assert kinds == ["queue", "pushed", "leased", "nacked", "leased", "acked"]
     assert commands.json("journal", "show")["next"] >= 6
 
 
-def test_a_reader_has_a_position_that_is_kept(store: str, tmp_path: Path) -> None:
+def test_a_consumer_has_a_durable_position(store: str, tmp_path: Path) -> None:
     with running(tmp_path, store=store) as server, server.client() as client:
-        live(client, client.queue("q"))
-        happened(client, "q", wait_for="acked")
+        run_message_cycle(client, client.queue("q"))
+        events_until(client, "q", wait_for="acked")
         assert client.ask("PUT", "/journal/consumers/lake", {"offset": 1}).status == 200
         shown = client.get("/journal").json
         assert [(each["offset"], each["lag"]) for each in shown["consumers"]] == [(1, shown["next"] - 2)]
@@ -91,7 +91,7 @@ def work(store: PostgresStore, number: int) -> None:
             store.apply([verb(queue=message.queue, items=[SettleItem(message.id, message.token, delay_ms=0)])])
 
 
-def test_causes_come_before_effects_however_many_commit_at_once(store: str, schema: str) -> None:
+def test_causes_precede_effects_under_concurrent_commits(store: str, schema: str) -> None:
     stores = [PostgresStore(store, journal=True) for _ in range(3)]
     done = threading.Event()
 
@@ -110,7 +110,7 @@ def test_causes_come_before_effects_however_many_commit_at_once(store: str, sche
         for each in draining:
             each.result()
     with closing(Tables(cluster().url, schema)) as tables:
-        check_counters(tables, played(store))
+        check_counters(tables, replay_journal(store))
     for each in stores:
         each.close()
 
@@ -129,13 +129,13 @@ def test_an_open_transaction_does_not_block_others(store: str, schema: str) -> N
         assert [event.body for event in seen if event.kind == "pushed"] == [b"first", b"free"]
         connection.commit()
     with closing(Tables(cluster().url, schema)) as tables:
-        replay = played(store)
+        replay = replay_journal(store)
         check_counters(tables, replay)
         assert sum(total["pushed"] for total in replay.totals.values()) == 3
 
 
 def test_a_transaction_open_during_several_scans_is_recorded_when_it_commits(store: str) -> None:
-    """Nothing else is done meanwhile: then the newest that has ended is older than it."""
+    """No other transaction runs meanwhile, so the newest finished transaction is older than the open one."""
     with (
         closing(PostgresStore(store, journal=True)) as one,
         closing(PostgresStreams(store)) as streams,
@@ -152,7 +152,7 @@ def test_a_transaction_open_during_several_scans_is_recorded_when_it_commits(sto
         assert [event.body for event in journal.read().events if event.kind == "pushed"] == [b"x", b"late"]
 
 
-def test_a_program_without_a_server_drains_as_it_goes(store: str) -> None:
+def test_a_program_without_a_server_drains_its_journal(store: str) -> None:
     with closing(PostgresStore(store, journal=True)) as one:
         for _ in range(2_100):
             one.apply([Push(queue="q", messages=[PushItem(payload=b"x")], create=QueueOptions())])
@@ -160,7 +160,7 @@ def test_a_program_without_a_server_drains_as_it_goes(store: str) -> None:
         assert PostgresJournal(streams.database).next_offset() > 2_000
 
 
-def test_a_backlog_of_many_steps_is_moved_whole(store: str, schema: str) -> None:
+def test_a_backlog_of_many_steps_is_drained_completely(store: str, schema: str) -> None:
     with closing(PostgresStore(store, journal=True)) as one, closing(PostgresStreams(store)) as streams:
         for _ in range(30):
             one.apply([Push(queue="q", messages=[PushItem(payload=b"x" * 500_000)], create=QueueOptions())])

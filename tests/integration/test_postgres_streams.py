@@ -83,7 +83,7 @@ def test_a_reader_never_sees_a_gap(store: str) -> None:
         streams.close()
 
 
-def test_an_append_whose_connection_is_cut_is_done_once(store: str, schema: str) -> None:
+def test_an_append_with_a_cut_connection_is_done_once(store: str, schema: str) -> None:
     streams = PostgresStreams(store)
     streams.create("s")
     stop = threading.Event()
@@ -93,7 +93,8 @@ def test_an_append_whose_connection_is_cut_is_done_once(store: str, schema: str)
     def cut() -> None:
         with psycopg.connect(cluster().url, autocommit=True) as connection:
             while not stop.wait(0.01):
-                if cuts.count(len(kept)) < 3:  # However slow the machine is, it gets on.
+                # Cut an append at most three times, so that the test makes progress on a slow machine.
+                if cuts.count(len(kept)) < 3:
                     found = connection.execute(
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                         "WHERE application_name = 'penstock' AND query LIKE %s",
@@ -144,16 +145,16 @@ def damage(schema: str, change: str) -> None:
         connection.execute(change.replace("penstock.", f"{schema}.").encode())
 
 
-def test_a_damaged_record_is_never_served_and_can_be_given_up(store: str, schema: str) -> None:
+def test_a_damaged_record_is_never_served_and_can_be_skipped(store: str, schema: str) -> None:
     with closing(PostgresStreams(store)) as streams:
         streams.create("s")
         for number in range(3):
             streams.append("s", [b"%d-%d" % (number, each) for each in range(4)])
         damage(schema, "UPDATE penstock.batch SET data = set_byte(data, 27 + 25, 9) WHERE last = 7")
         assert [record.offset for record in streams.read("s").records] == [0, 1, 2, 3, 4]
-        with pytest.raises(CorruptRecord) as told:
+        with pytest.raises(CorruptRecord) as raised:
             streams.read("s", 5)
-        assert told.value.offset == 5
+        assert raised.value.offset == 5
         with pytest.raises(CorruptRecord):
             list(streams.read_arrow("s"))
         assert [finding.first for finding in streams.check("s").findings] == [5]
@@ -164,7 +165,7 @@ def test_a_damaged_record_is_never_served_and_can_be_given_up(store: str, schema
         assert sum(batch.num_rows for batch in streams.read_arrow("s")) == 11
 
 
-def test_a_batch_that_is_gone_is_named_and_can_be_given_up(store: str, schema: str) -> None:
+def test_a_missing_batch_is_named_and_can_be_skipped(store: str, schema: str) -> None:
     with closing(PostgresStreams(store)) as streams:
         streams.create("s")
         for number in range(3):

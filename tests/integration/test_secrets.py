@@ -23,32 +23,32 @@ STORE = f"postgresql://someone:{PASSWORD}@127.0.0.1:1/nowhere?connect_timeout=2"
 
 
 def test_a_server_shows_no_secret(tmp_path: Path) -> None:
-    told: list[str] = []
+    outputs: list[str] = []
     with process(tmp_path, env={"AUTH_TOKEN": TOKEN}) as server:
         with server.client(TOKEN) as admin:
             admin.queue("q", secret=SECRET)
             key = admin.post("/queues/q/keys", {"name": "app", "rights": ["push"]}).json["key"]
             paths = ("/queues/q", "/queues", "/metrics", "/openapi.json", "/docs", "/queues/q/keys", "/journal/events")
-            told += [admin.get(path).body.decode() for path in paths]
-            told.append(admin.post("/queues/q/messages", {"payload": BODY}).body.decode())
-            told.append(admin.post("/queues", {"name": "q", "secret": SECRET + "-another"}).body.decode())
-            told.append(
+            outputs += [admin.get(path).body.decode() for path in paths]
+            outputs.append(admin.post("/queues/q/messages", {"payload": BODY}).body.decode())
+            outputs.append(admin.post("/queues", {"name": "q", "secret": SECRET + "-another"}).body.decode())
+            outputs.append(
                 admin.post("/queues/q/messages", {"payload": BODY, "signature": f"t=1,v1={SECRET}"}).body.decode()
             )
         with server.client(key) as app:
-            told.append(app.get("/queues/q/dlq").body.decode())
-            told.append(app.delete("/queues/q").body.decode())
+            outputs.append(app.get("/queues/q/dlq").body.decode())
+            outputs.append(app.delete("/queues/q").body.decode())
         with server.client(TOKEN + "-wrong") as stranger:
-            told.append(stranger.get(f"/queues/q?token={TOKEN}").body.decode())
-        told.append(" ".join(psutil.Process(server.process.pid).cmdline()))
+            outputs.append(stranger.get(f"/queues/q?token={TOKEN}").body.decode())
+        outputs.append(" ".join(psutil.Process(server.process.pid).cmdline()))
         assert server.terminate() == 0
-        told.append(server.text())
-    for text in told:
+        outputs.append(server.text())
+    for text in outputs:
         for secret in (TOKEN, SECRET, key, BODY):
             assert secret not in text, text[:500]
 
 
-def test_a_database_that_cannot_be_reached_keeps_its_password(tmp_path: Path) -> None:
+def test_an_unreachable_database_does_not_leak_its_password(tmp_path: Path) -> None:
     done = command("queue", "list", "--url", f"http://someone:{PASSWORD}@127.0.0.1:1")
     assert done.code != 0
     assert PASSWORD not in done.out + done.err
@@ -62,7 +62,7 @@ def test_a_database_that_cannot_be_reached_keeps_its_password(tmp_path: Path) ->
 
 @pytest.mark.parametrize("before", ["%zz", "/", "?", "[", "8/", "@/", "/@"])
 @pytest.mark.parametrize("scheme", ["postgresql", "http", "mysql"])
-def test_a_password_that_was_not_escaped_is_not_shown_either(scheme: str, before: str) -> None:
+def test_an_unescaped_password_is_not_shown_either(scheme: str, before: str) -> None:
     url = f"{scheme}://someone:{before}{PASSWORD}@127.0.0.1:1/nowhere"
     with pytest.raises(penstock.InvalidInput) as raised:
         penstock.connect(url)
@@ -86,7 +86,7 @@ def modes(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("_lax_umask")
-def test_files_of_a_program_are_its_own(tmp_path: Path) -> None:
+def test_files_of_a_program_are_private(tmp_path: Path) -> None:
     with contextlib.closing(penstock.LiteQueue(tmp_path / "tasks.db", journal=True)) as queue:
         queue.put(b"x")
         queue.pop()
@@ -96,7 +96,7 @@ def test_files_of_a_program_are_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_lax_umask")
-def test_files_of_a_server_and_its_backup_are_its_own(tmp_path: Path) -> None:
+def test_files_of_a_server_and_its_backup_are_private(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with process(tmp_path, "--data", str(data)) as server:
         with server.client() as client:
@@ -133,9 +133,9 @@ def test_a_name_cannot_reach_another_file(kind: str, name: str, server: Running)
     before = set(server.path.parent.parent.iterdir())
     with server.client() as client:
         made = client.post(f"/{kind}", {"name": name.replace("%2F", "/").replace("%00", "\0")})
-        asked = client.get(f"/{kind}/{name}".replace("\\", "%5C"))
+        answer = client.get(f"/{kind}/{name}".replace("\\", "%5C"))
     assert made.status in (400, 422)
-    assert asked.status in (400, 404, 422)
+    assert answer.status in (400, 404, 422)
     assert set(server.path.parent.parent.iterdir()) == before
 
 
@@ -143,5 +143,5 @@ def test_a_name_cannot_reach_another_file(kind: str, name: str, server: Running)
 def test_a_consumer_name_cannot_reach_another_file(consumer: str, server: Running) -> None:
     with server.client() as client:
         client.post("/streams", {"name": "named"})
-        asked = client.ask("PUT", f"/streams/named/consumers/{consumer.replace('/', '%2F')}", {"offset": 0})
-    assert asked.status in (400, 404, 422)
+        answer = client.ask("PUT", f"/streams/named/consumers/{consumer.replace('/', '%2F')}", {"offset": 0})
+    assert answer.status in (400, 404, 422)

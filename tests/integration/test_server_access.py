@@ -1,4 +1,4 @@
-"""Authorization: tokens, keys, signatures, and requests of browsers."""
+"""Authorization: tokens, API keys, signatures, and requests from browsers."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def sign(payload: bytes, *, at_ms: int | None = None, secret: str = SECRET) -> s
     return f"t={stamp},v1={digest}"
 
 
-def test_a_signed_message_passes_and_travels_verbatim(client: Client, name: str) -> None:
+def test_a_signed_message_is_accepted_and_delivered_verbatim(client: Client, name: str) -> None:
     queue = client.queue(name, secret=SECRET)
     payload = b'{"b": 1,  "a":[1.50]}'
     signature = sign(payload)
@@ -222,7 +222,7 @@ def test_an_unsigned_stale_or_tampered_message_is_refused(client: Client, name: 
     assert (answer.status, answer.json["code"], answer.json["field"]) == (422, code, "signature")
 
 
-def test_in_a_batch_each_is_signed(client: Client, name: str) -> None:
+def test_each_message_of_a_batch_needs_a_signature(client: Client, name: str) -> None:
     queue = client.queue(name, secret=SECRET)
     good = [{"payload": n, "signature": sign(b"%d" % n)} for n in range(3)]
     assert client.post(f"{queue}/messages", {"messages": good}).status == 201
@@ -241,7 +241,7 @@ def test_no_api_bypasses_the_signature(client: Client, name: str) -> None:
     assert signed.status == 201
 
 
-def test_a_secret_can_be_set_changed_and_taken_away(client: Client, name: str) -> None:
+def test_a_secret_can_be_set_changed_and_removed(client: Client, name: str) -> None:
     queue = client.queue(name)
     assert client.post(f"{queue}/messages", {"payload": 1}).status == 201
     assert client.ask("PATCH", queue, {"secret": SECRET}).status == 200
@@ -282,7 +282,7 @@ def test_without_a_token_web_pages_are_refused(client: Client, headers: dict[str
     assert client.post("/v1/messages", {"body": "x", "topic": "t"}, **headers).status == (201 if status == 200 else 403)
 
 
-def test_a_form_of_a_web_page_is_refused_by_its_type(client: Client) -> None:
+def test_a_form_post_is_refused_by_its_content_type(client: Client) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
         answer = client.post("/v1/messages", b'{"body":"x"}', content_type=kind)
         assert (answer.status, answer.json["code"]) == (415, "wrong_content_type")
@@ -300,7 +300,7 @@ def test_cors_is_off_by_default(admin: Client) -> None:
 
 
 @pytest.mark.parametrize("origins", [["https://App.example/"], ["*"]])
-def test_cors_where_it_is_configured(serve: Fresh, origins: list[str]) -> None:
+def test_cors_applies_to_configured_origins(serve: Fresh, origins: list[str]) -> None:
     server = serve(cors_origins=origins, auth_token=TOKEN)
     with Client("127.0.0.1", server.port) as browser:
         preflight = browser.ask(
@@ -324,7 +324,7 @@ def test_cors_where_it_is_configured(serve: Fresh, origins: list[str]) -> None:
             assert "Access-Control-Allow-Origin" not in other.headers
 
 
-def test_a_configured_origin_may_use_a_server_without_a_token(serve: Fresh) -> None:
+def test_a_configured_origin_can_use_a_server_without_a_token(serve: Fresh) -> None:
     with serve(cors_origins=["https://app.example"]).client() as client:
         assert client.get("/queues", Origin="https://app.example").status == 200
         assert client.get("/queues", Origin="https://evil.example").status == 403
@@ -344,7 +344,7 @@ def test_a_configured_origin_may_use_a_server_without_a_token(serve: Fresh) -> N
         ({"host": "0.0.0.0", "insecure": True}, False),
     ],
 )
-def test_beyond_loopback_only_with_a_token(settings: dict[str, Any], refused: bool) -> None:
+def test_listening_beyond_loopback_requires_a_token(settings: dict[str, Any], refused: bool) -> None:
     if refused:
         with pytest.raises(InvalidInput, match="without a token"):
             check_exposure(Settings(**settings))
@@ -352,6 +352,6 @@ def test_beyond_loopback_only_with_a_token(settings: dict[str, Any], refused: bo
         check_exposure(Settings(**settings))
 
 
-def test_the_data_folder_is_made(tmp_path: Path) -> None:
+def test_the_data_folder_is_created(tmp_path: Path) -> None:
     with running(tmp_path / "a" / "b") as server:
         assert server.path == tmp_path / "a" / "b" / "penstock.db"

@@ -1,4 +1,4 @@
-"""Analytics of the tree API, over HTTP."""
+"""The analytics endpoints of the tree API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def busy(client: Client, name: str) -> str:
-    """A namespace of two tasks: five pushed, one completed, one failed, one in work."""
+    """A namespace with two tasks: five messages pushed, one completed, one failed, one leased."""
     push(client, name, "t", 1, 2, 3, 4)
     push(client, name, "u", 5)
     popped = client.get(f"{API}/pop/ns/{name}/task/t?batch=3").json["messages"]
@@ -38,14 +38,14 @@ def push(client: Client, ns: str, task: str, *payloads: int) -> None:
     assert client.post(f"{API}/push", {"items": items}).status == 201
 
 
-def look(client: Client, path: str) -> Any:
+def read(client: Client, path: str) -> Any:
     answer = client.get(f"{API}/analytics/{path}")
     assert answer.status == 200, answer
     return answer.json
 
 
 def test_a_namespace_is_the_sum_of_its_queues(client: Client, busy: str) -> None:
-    found = look(client, f"ns/{busy}")
+    found = read(client, f"ns/{busy}")
     assert found["namespace"] == busy
     expected = {"pending": 3, "processing": 1, "completed": 1, "failed": 1, "deadLetter": 0, "total": 5}
     assert found["totals"] == expected
@@ -53,80 +53,80 @@ def test_a_namespace_is_the_sum_of_its_queues(client: Client, busy: str) -> None
     assert (first["queue"], first["ns"], first["task"], first["name"]) == (f"{busy}/t/q", busy, "t", "q")
     assert first["options"]["leaseTime"] == 300
     assert second["stats"] == NOTHING | {"pending": 1, "total": 1}
-    assert look(client, f"ns/{busy}?limit=1")["totals"] == expected
+    assert read(client, f"ns/{busy}?limit=1")["totals"] == expected
 
 
-def test_a_task_is_one_of_its_namespace(client: Client, busy: str) -> None:
-    found = look(client, f"ns/{busy}/task/u")
+def test_a_task_is_a_part_of_its_namespace(client: Client, busy: str) -> None:
+    found = read(client, f"ns/{busy}/task/u")
     assert (found["namespace"], found["task"]) == (busy, "u")
     assert found["totals"] == found["queues"][0]["stats"] == NOTHING | {"pending": 1, "total": 1}
 
 
-def test_a_namespace_that_nobody_used_is_empty(client: Client, name: str) -> None:
-    assert look(client, f"ns/{name}") == {"namespace": name, "totals": NOTHING, "queues": []}
+def test_an_unused_namespace_is_empty(client: Client, name: str) -> None:
+    assert read(client, f"ns/{name}") == {"namespace": name, "totals": NOTHING, "queues": []}
 
 
-def test_queues_and_depths_come_in_pages(client: Client, busy: str) -> None:
+def test_queues_and_depths_are_listed_in_pages(client: Client, busy: str) -> None:
     names: list[str] = []
     after = ""
     while True:
-        page = look(client, f"queues?limit=1{after}")
+        page = read(client, f"queues?limit=1{after}")
         names += [queue["queue"] for queue in page["queues"]]
         if "next" not in page:
             break
         after = f"&after={page['next'].replace('/', '%2F')}"
     assert names == sorted(names)
-    depths = look(client, "queue-depths")["depths"]
+    depths = read(client, "queue-depths")["depths"]
     assert [depth["queue"] for depth in depths] == names
     assert {"queue": f"{busy}/t/q", "depth": 2, "processing": 1} in depths
 
 
 def test_a_flat_queue_has_no_namespace(client: Client, name: str) -> None:
     client.queue(name)
-    (found,) = [queue for queue in look(client, "queues")["queues"] if queue["queue"] == name]
+    (found,) = [queue for queue in read(client, "queues")["queues"] if queue["queue"] == name]
     assert (found["ns"], found["task"], found["name"]) == (None, None, name)
 
 
 def test_roll_ups_over_a_window_agree_with_totals(client: Client, busy: str) -> None:
-    now = look(client, f"ns/{busy}")
-    found = look(client, f"ns/{busy}?interval=5m")
+    now = read(client, f"ns/{busy}")
+    found = read(client, f"ns/{busy}?interval=5m")
     assert found["totals"] == now["totals"]
     series = found["queues"][0]["series"]
     assert len(series) == 12
     assert series[0]["timestamp"] > series[-1]["timestamp"]
     assert sum(point["completed"] for point in series) == 1
     assert (series[0]["pending"], series[-1]["pending"]) == (2, 0)
-    long_ago = look(client, f"ns/{busy}?from=2020-01-01T00:00:00Z&to=2020-01-02T00:00:00Z")
+    long_ago = read(client, f"ns/{busy}?from=2020-01-01T00:00:00Z&to=2020-01-02T00:00:00Z")
     assert long_ago["totals"] == NOTHING
     assert "series" not in long_ago["queues"][0]
 
 
 @pytest.mark.parametrize("path", ["queues", "ns/any", "ns/any/task/t", "queue-depths", "throughput", "latency"])
-def test_a_response_about_unknown_times_says_so(client: Client, path: str) -> None:
-    source = look(client, f"{path}?from=2020-01-01T00:00:00Z&to=2020-01-01T00:05:00Z")["source"]
+def test_a_response_about_unrecorded_times_has_a_note(client: Client, path: str) -> None:
+    source = read(client, f"{path}?from=2020-01-01T00:00:00Z&to=2020-01-01T00:05:00Z")["source"]
     assert "there is no lake of this journal" in source["note"]
-    assert "source" not in look(client, f"{path}?interval=minute")
+    assert "source" not in read(client, f"{path}?interval=minute")
 
 
 def test_depths_over_a_window_are_those_at_the_end_of_each_step(client: Client, busy: str) -> None:
-    found = {each["queue"]: each for each in look(client, "queue-depths?interval=hour")["depths"]}[f"{busy}/t/q"]
+    found = {each["queue"]: each for each in read(client, "queue-depths?interval=hour")["depths"]}[f"{busy}/t/q"]
     assert (found["depth"], found["processing"]) == (2, 1)
     assert [(point["depth"], point["processing"]) for point in found["series"]] == [(2, 1)]
 
 
-def test_throughput_is_what_was_completed_newest_first(client: Client, busy: str) -> None:
-    points = look(client, "throughput")["throughput"]
+def test_throughput_counts_completed_messages_newest_first(client: Client, busy: str) -> None:
+    points = read(client, "throughput")["throughput"]
     assert len(points) == 60
     assert points[0]["timestamp"] > points[1]["timestamp"]
     completed = sum(point["messagesPerMinute"] for point in points)
     assert completed >= 1
-    (hour,) = look(client, "throughput?interval=hour")["throughput"]
+    (hour,) = read(client, "throughput?interval=hour")["throughput"]
     assert hour["messagesPerMinute"] == pytest.approx(completed / 60, abs=0.01)
 
 
 def test_latency_is_reported_by_queue_after_the_sweep(client: Client, busy: str) -> None:
     def known() -> bool:
-        found = {each["queue"]: each for each in look(client, "latency?interval=1h")["latency"]}[f"{busy}/t/q"]
+        found = {each["queue"]: each for each in read(client, "latency?interval=1h")["latency"]}[f"{busy}/t/q"]
         percentiles = [found[kind]["p50"] for kind in ("wait", "service", "total")]
         if None in percentiles:
             return False
@@ -150,14 +150,14 @@ def test_latency_is_reported_by_queue_after_the_sweep(client: Client, busy: str)
         ("limit=0", "limit"),
     ],
 )
-def test_a_window_that_makes_no_sense_is_refused(client: Client, query: str, field: str) -> None:
+def test_an_invalid_window_is_refused(client: Client, query: str, field: str) -> None:
     answer = client.get(f"{API}/analytics/queues?{query}")
     assert (answer.status, answer.json["field"]) == (422, field)
 
 
 @pytest.mark.parametrize("path", ["queues", "queue-depths", "throughput", "latency"])
 @pytest.mark.parametrize("query", ["to=0001-01-01T00:10:00Z", "to=9999-12-31T23:59:59.999Z"])
-def test_a_window_may_lie_at_the_end_of_time(client: Client, path: str, query: str) -> None:
+def test_a_window_can_end_at_the_largest_time(client: Client, path: str, query: str) -> None:
     assert client.get(f"{API}/analytics/{path}?{query}&interval=1m").status == 200
 
 

@@ -1,4 +1,4 @@
-"""An odd push does not affect the other requests in its batch."""
+"""An unusual or invalid push does not affect the other requests in its batch."""
 
 from __future__ import annotations
 

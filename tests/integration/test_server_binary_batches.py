@@ -1,4 +1,4 @@
-"""Batches in MessagePack: the same messages, errors and limits as in JSON, and an SDK that speaks either."""
+"""Batches in MessagePack have the same messages, errors and limits as in JSON, and the SDK speaks both."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_repeated_request_adds_nothing(client: Client, queue: str) -> None:
     assert unpack(push(client, queue, [batch, "again"]).body) == [first[0], [0, 1]]
     assert unpack(push(client, queue, [batch], idempotency_key="again").body) == [first[0], [0, 1]]
     assert push(client, queue, [batch, "again"], idempotency_key="other").status == 422
-    assert unpack(push(client, queue, [batch]).body)[1] == [1], "a message's own key counts in any request"
+    assert unpack(push(client, queue, [batch]).body)[1] == [1], "a message key is recognised in any request"
     assert depth(client, queue) == 3
 
 
@@ -242,7 +242,7 @@ def test_bad_acks_settle_nothing(client: Client, queue: str) -> None:
     assert [each["result"] for each in results] == ["ok", "unknown"]
 
 
-def test_other_calls_and_types_are_refused(client: Client, queue: str) -> None:
+def test_other_endpoints_and_content_types_are_refused(client: Client, queue: str) -> None:
     for path in ("nack", "release", "extend", "transact"):
         assert client.post(f"{queue}/{path}", pack([[]]), content_type=BINARY).status == 415
     assert client.post(f"{queue}/messages", pack([[[b"a"]]]), content_type="application/msgpack").status == 415
@@ -273,7 +273,7 @@ def test_the_layout_in_the_documentation_is_what_its_example_sends() -> None:
 
 
 async def use(client: Any, name: str) -> None:
-    """Push, lease and ack batches with everything that a message can have."""
+    """Push, lease and ack batches that use every field of a message."""
     queue = client.queue(name)
     for _ in range(3):
         payloads = [{"n": 1}, b"\x00\xff", "text", [1, None]]
@@ -285,7 +285,7 @@ async def use(client: Any, name: str) -> None:
         assert {message.queue for message in leased} == {name}
         assert [(await client.queue(name).get(each.id)).uuid for each in leased] == [each.uuid for each in leased]
         assert await queue.ack_many(leased) == []
-        assert len(await queue.ack_many(leased[:1])) == 0, "the server remembers what a token did"
+        assert len(await queue.ack_many(leased[:1])) == 0, "a repeated ack gets the first result"
     receipt = await queue.push("keyed", key="k", priority=3, headers={"a": "b"}, ttl=60)
     assert (await queue.push("keyed", key="k")).duplicate
     [message] = list(await queue.lease(1))
@@ -294,8 +294,8 @@ async def use(client: Any, name: str) -> None:
     assert (await queue.stats()).totals.acked == 13
 
 
-class Seen:
-    """Content types of the requests that the handlers got."""
+class ContentTypeRecorder:
+    """Records the content types of the requests that reach the handlers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.types: list[tuple[str, str]] = []
@@ -314,7 +314,7 @@ class Seen:
 def test_the_sdk_speaks_binary_after_the_first_response(
     sdk: Sdk, server: Running, between: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = Seen(monkeypatch)
+    seen = ContentTypeRecorder(monkeypatch)
 
     async def main() -> None:
         async with sdk.connect(between.url) as client:
@@ -324,11 +324,11 @@ def test_the_sdk_speaks_binary_after_the_first_response(
     asyncio.run(main())
     assert seen.of("messages") == ["application/json", *[BINARY] * 4]
     assert set(seen.of("ack")) == {BINARY}
-    assert between.count("/messages") - between.count("GET") <= 5, "no round trip more than batches"
+    assert between.count("/messages") - between.count("GET") <= 5, "there is one round trip for each batch"
 
 
 def forget_binary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the server answer as one that does not know binary batches."""
+    """Make the server respond like an older one without binary batches."""
     monkeypatch.setattr(Request, "is_binary", False)
     monkeypatch.setattr(Request, "wants_binary", False)
 
@@ -337,7 +337,7 @@ def test_the_sdk_speaks_json_with_an_older_server(
     sdk: Sdk, server: Running, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget_binary(monkeypatch)
-    seen = Seen(monkeypatch)
+    seen = ContentTypeRecorder(monkeypatch)
 
     async def main() -> None:
         async with sdk.connect(f"http://127.0.0.1:{server.port}") as client:
@@ -348,7 +348,7 @@ def test_the_sdk_speaks_json_with_an_older_server(
     assert set(seen.of("messages")) == set(seen.of("ack")) == {"application/json"}
 
 
-def test_a_downgraded_server_loses_and_doubles_nothing(
+def test_a_downgraded_server_neither_loses_nor_duplicates_messages(
     sdk: Sdk, between: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -375,7 +375,7 @@ def test_a_downgraded_server_loses_and_doubles_nothing(
     asyncio.run(main())
 
 
-def test_an_ack_that_is_repeated_in_json_keeps_the_result_of_the_first(sdk: Sdk, between: Proxy, name: str) -> None:
+def test_an_ack_repeated_in_json_keeps_its_first_result(sdk: Sdk, between: Proxy, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(between.url) as client:
             queue = await client.create_queue(name)
@@ -390,7 +390,7 @@ def test_an_ack_that_is_repeated_in_json_keeps_the_result_of_the_first(sdk: Sdk,
     asyncio.run(main())
 
 
-def test_a_content_that_this_version_does_not_know_is_bytes() -> None:
+def test_unknown_content_is_returned_as_bytes() -> None:
     row = [1, 2, "q", b"\x01", "avro", 0, 1, 5, 6, "t", None, None, "a field of a newer server"]
     response = batches.HttpResponse(200, {b"content-type": BINARY.encode()}, pack([[row], None, "another"]))
     [message] = batches.polled("q").decode(response)

@@ -1,4 +1,4 @@
-"""A body is read only if the caller may send it, and costs no more than its size."""
+"""A request body is read only if the caller is authorized, and costs no more memory than its size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def announce(server: Running, token: str, method: str, path: str) -> int:
-    """Send a head without its body; return the status of the response."""
+    """Send a request head without its body, and return the status of the response."""
     with server.connect() as sock:
         sock.settimeout(10)
         lines = f"host: localhost\r\nauthorization: Bearer {token}\r\ncontent-length: 10\r\n\r\n"
@@ -33,7 +33,7 @@ def announce(server: Running, token: str, method: str, path: str) -> int:
             pytest.fail(f"{method} {path} waits for a body")
 
 
-def test_the_read_only_token_is_refused_by_every_call_that_changes_something_before_its_body(guarded: Running) -> None:
+def test_every_write_refuses_the_read_only_token_before_reading_the_body(guarded: Running) -> None:
     routes = [route for route in guarded.app.routes if route.method not in BODYLESS and route.right != "public"]
     assert len(routes) > 20
     for route in routes:
@@ -41,7 +41,7 @@ def test_the_read_only_token_is_refused_by_every_call_that_changes_something_bef
         assert (route.path, announce(guarded, READER, route.method, path)) == (route.path, 403)
 
 
-def test_a_queue_key_is_refused_before_the_body_by_a_call_for_which_it_has_no_right(guarded: Running) -> None:
+def test_a_queue_key_without_the_right_is_refused_before_the_body_is_read(guarded: Running) -> None:
     with guarded.client() as admin:
         queue = admin.queue("n/t/keyed")
         keys = {right: admin.post(f"{queue}/keys", {"rights": [right]}).json["key"] for right in ("push", "consume")}
@@ -53,7 +53,7 @@ def test_a_queue_key_is_refused_before_the_body_by_a_call_for_which_it_has_no_ri
         assert client.post("/api/v1/push", {"items": [item | {"queue": "other"}]}).status == 403
 
 
-def test_a_line_may_come_in_many_pieces(server: Running, client: Client, queue: str) -> None:
+def test_a_line_can_arrive_in_many_pieces(server: Running, client: Client, queue: str) -> None:
     line = json.dumps({"payload": "x" * 3_000}).encode() + b"\n"
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in line * 2 + line.strip())
     with server.connect() as sock:

@@ -1,4 +1,4 @@
-"""Combinations of features: dead-letter names, waiting takes, exports, keys, journals, transaction ids."""
+"""Combinations of features: dead-letter names, waiting takes, exports, keys, journals and transaction ids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.conftest import serving_from
 from tests.integration.serving import Client, Running, running
-from tests.integration.test_server_wakeups import SOON, Waiting, bury
+from tests.integration.test_server_wakeups import SOON, WaitingRequest, bury
 
 NDJSON = "application/x-ndjson"
 
@@ -21,7 +21,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield server
 
 
-def test_a_queue_is_not_dropped_by_the_name_of_its_dead_letters(client: Client, name: str) -> None:
+def test_a_queue_cannot_be_dropped_by_its_dead_letter_name(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     assert client.delete(f"{queue}.dlq").status == 422
     bury(client, queue)
@@ -31,7 +31,7 @@ def test_a_queue_is_not_dropped_by_the_name_of_its_dead_letters(client: Client, 
     assert (shown["ready"], shown["dead"]) == (1, 1)
 
 
-def test_nor_is_it_paused_taken_from_or_given_keys_by_that_name(client: Client, name: str) -> None:
+def test_a_queue_cannot_be_paused_taken_from_or_given_keys_by_its_dead_letter_name(client: Client, name: str) -> None:
     queue = client.queue(name)
     client.post(f"{queue}/messages", {"payload": "alive"})
     assert client.post(f"{queue}.dlq/pause").status == 404
@@ -44,14 +44,14 @@ def test_nor_is_it_paused_taken_from_or_given_keys_by_that_name(client: Client, 
 def test_a_message_taken_by_a_waiting_take_is_never_redelivered(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, lease_ms=1)
     for number in range(5):
-        waiting = Waiting(server, "GET", f"/v1/messages?topic={name}&wait=60")
+        waiting = WaitingRequest(server, "GET", f"/v1/messages?topic={name}&wait=60")
         client.post(f"{queue}/messages", {"payload": number})
         assert len(waiting.woken().json) == 1
     shown = client.get(queue).json
     assert (shown["ready"], shown["leased"], shown["dead"]) == (0, 0, 0)
 
 
-def test_an_export_of_json_with_line_breaks_comes_back(client: Client, name: str) -> None:
+def test_json_with_line_breaks_survives_export_and_import(client: Client, name: str) -> None:
     queue, other = client.queue(name), client.queue(f"{name}-2")
     client.ask("POST", f"{queue}/messages", b'{"payload": {\r\n  "a": "b\\n"\n}}')
     exported = client.get(f"{queue}/export").body
@@ -84,14 +84,14 @@ def test_another_api_cannot_claim_a_transaction_id(client: Client, name: str) ->
     assert [client.get(f"/queues/{name}%2Ft%2F{queue}").json["leased"] for queue in ("v", "w")] == [0, 2]
 
 
-def test_a_new_queue_has_no_latencies_of_a_dropped_one(client: Client, name: str) -> None:
+def test_a_recreated_queue_has_no_latencies_of_the_dropped_one(client: Client, name: str) -> None:
     queue = client.queue(name)
     client.post(f"{queue}/messages", {"payload": 1})
     [message] = client.post(f"{queue}/poll").json["messages"]
     client.post(f"{queue}/ack", {"id": message["id"], "token": message["token"]})
     client.delete(f"{queue}?force=true")
     fresh = client.queue(f"{name}-2")
-    time.sleep(0.2)  # Some sweeps, which write what was gathered.
+    time.sleep(0.2)  # Wait for some sweeps, which write the gathered latencies.
     assert client.get(f"{fresh}/stats").json["latency"]["wait_ms"]["p50"] is None
 
 
@@ -105,6 +105,6 @@ def test_the_journal_has_no_events_from_while_it_was_off(tmp_path: Path) -> None
         [message] = client.post("/queues/j/poll").json["messages"]
         client.post("/queues/j/ack", {"id": message["id"], "token": message["token"]})
         deadline = time.monotonic() + SOON
-        while b'"acked"' not in (told := client.get("/journal/events?from=0&limit=1000").body):
+        while b'"acked"' not in (events := client.get("/journal/events?from=0&limit=1000").body):
             assert time.monotonic() < deadline
-        assert b"secret" not in told
+        assert b"secret" not in events

@@ -1,4 +1,4 @@
-"""Rules of every call of the server: parameters, headers, limits, and what each caller may see."""
+"""Rules for every endpoint: parameters, headers, limits, and what each caller may see."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         ("GET", "/v1/messages?topics=x", None),
     ],
 )
-def test_a_parameter_that_the_call_does_not_take_is_refused(
-    client: Client, queue: str, method: str, path: str, body: Any
-) -> None:
+def test_an_unknown_parameter_is_refused(client: Client, queue: str, method: str, path: str, body: Any) -> None:
     answer = client.ask(method, path.format(queue=queue), body)
     name = path.partition("?")[2].partition("=")[0]
     assert (answer.status, answer.json["field"]) == (422, name)
@@ -58,7 +56,7 @@ def test_a_parameter_that_the_call_does_not_take_is_refused(
     assert client.get(f"{queue}/stats").json["ready"] == 0
 
 
-def test_the_dashboard_may_be_opened_with_any_query(client: Client) -> None:
+def test_the_dashboard_can_be_opened_with_any_query(client: Client) -> None:
     assert client.get("/?from=mail").status == 200
 
 
@@ -70,7 +68,7 @@ def test_the_dashboard_may_be_opened_with_any_query(client: Client) -> None:
         ("X-Penstock-Signature", {"payload": 1, "signature": "b"}, "signature"),
     ],
 )
-def test_a_header_and_a_field_that_differ_are_refused(
+def test_a_header_that_contradicts_a_field_is_refused(
     client: Client, queue: str, header: str, body: Any, field: str
 ) -> None:
     differing = client.post(f"{queue}/messages", body, **{header: "a"})
@@ -79,7 +77,7 @@ def test_a_header_and_a_field_that_differ_are_refused(
     assert client.get(f"{queue}/stats").json["ready"] == 1
 
 
-def test_an_unknown_option_of_a_queue_is_answered_with_the_known_ones(client: Client, queue: str) -> None:
+def test_an_unknown_queue_option_is_refused_with_the_known_ones(client: Client, queue: str) -> None:
     answer = client.ask("PATCH", queue, {"max_atempts": 1})
     assert (answer.status, answer.json["field"]) == (422, "max_atempts")
     assert "max_attempts" in answer.json["hint"]
@@ -88,7 +86,7 @@ def test_an_unknown_option_of_a_queue_is_answered_with_the_known_ones(client: Cl
 # Limits
 
 
-def test_no_more_polls_wait_than_may_even_when_they_come_together(serve: Fresh) -> None:
+def test_concurrent_polls_do_not_exceed_the_limit(serve: Fresh) -> None:
     server = serve(polls_max=2)
     with server.client() as client:
         queue = client.queue("q")
@@ -110,10 +108,10 @@ def test_stats_of_the_inbox_include_topics_with_a_path(client: Client, name: str
 # Signatures
 
 
-def test_an_import_brings_only_signed_messages_into_a_signed_queue(client: Client, name: str) -> None:
+def test_an_import_into_a_signed_queue_accepts_only_signed_messages(client: Client, name: str) -> None:
     queue = client.queue(name, secret=SECRET)
     payload = b'{"n": 1}'
-    # Long ago: what was exported once must come back.
+    # The message was created long ago, because an old export must be importable too.
     signed = {"payload": json.loads(payload), "content": "json", "headers": {"penstock-signature": ""}}
     line = json.dumps(signed).encode().replace(json.dumps(signed["payload"]).encode(), payload)
     good = line.replace(b'-signature": ""', b'-signature": "%s"' % sign(payload, at_ms=1_000).encode())
@@ -133,17 +131,17 @@ def _import(client: Client, queue: str, lines: bytes) -> Answer:
 
 @pytest.mark.parametrize("name", ["AUTH_TOKEN", "READ_TOKEN", "PENSTOCK_AUTH_TOKEN", "PENSTOCK_TOKEN"])
 @pytest.mark.parametrize("token", [" ", "a b", "secret\n", "gehéim"])
-def test_a_token_that_no_client_can_send_is_refused(name: str, token: str) -> None:
+def test_a_token_that_cannot_be_sent_in_a_header_is_refused(name: str, token: str) -> None:
     with pytest.raises(InvalidInput, match="token"):
         load_settings({}, {name: token})
 
 
-def test_guessing_is_limited_and_locks_no_client_out(serve: Fresh) -> None:
+def test_guessing_is_limited_without_locking_clients_out(serve: Fresh) -> None:
     guarded = serve(auth_token=TOKEN)
     with guarded.client() as worker, Client("127.0.0.1", guarded.port, "old-key") as stale:
         assert worker.get("/queues").status == 200
         statuses = {stale.get("/queues").status for _ in range(2 * WRONG_MAX)}
-        assert statuses == {401}, "one wrong token, sent again and again, is no guess"
+        assert statuses == {401}, "repeating the same wrong token does not count as guessing"
         for number in range(WRONG_MAX - 1):
             assert _guess(guarded, f"guess-{number}").status == 401
         refused = _guess(guarded, "one-more")
@@ -157,10 +155,10 @@ def _guess(server: Running, token: str) -> Answer:
         return client.get("/queues")
 
 
-# What each caller may see
+# Visibility by caller
 
 
-def test_answers_are_neither_guessed_at_nor_kept(client: Client, queue: str) -> None:
+def test_responses_forbid_sniffing_and_caching(client: Client, queue: str) -> None:
     client.post(f"{queue}/messages", {"payload": 1})
     for path in ("/v1/messages", "/queues", f"{queue}/peek", "/healthz", "/openapi.json", "/docs", "/no/such/path"):
         headers = client.get(path).headers
@@ -190,7 +188,7 @@ def test_the_admin_key_of_one_queue_cannot_compact_the_store(guarded: Running) -
 
 
 def test_spans_carry_the_service_name_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The gate installs the SDK without the exporter over the network.
+    # CI installs the OpenTelemetry SDK without the network exporter.
     exporter = types.ModuleType("trace_exporter")
     exporter.OTLPSpanExporter = InMemorySpanExporter  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", exporter)

@@ -1,4 +1,4 @@
-"""The live events of the tree API, over a WebSocket."""
+"""Live events of the tree API over a WebSocket."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ HANDSHAKE = {
     "Sec-WebSocket-Version": "13",
 }
 PING, CLOSE = b"\x89\x00", b"\x88"
+# The close frame: length, code 1008 and reason.
 TOO_SLOW = b"\x0a\x03\xf0too slow"
-"""Length, code 1008 and reason."""
 
 
 @contextmanager
 def watching(server: Running, query: str = "", token: str | None = None, **how: Any) -> Iterator[ClientConnection]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     url = f"ws://127.0.0.1:{server.port}/ws/dashboard{query}"
-    # Without a limit it takes whatever comes, also while it says goodbye.
+    # Without a limit on its queue, the client keeps reading while it closes.
     how |= {"max_queue": None, "open_timeout": PATIENCE, "close_timeout": PATIENCE}
     with connect(url, additional_headers=headers, **how) as watcher:
         yield watcher
 
 
 @contextmanager
-def silent(server: Running) -> Iterator[socket.socket]:
-    """One that takes little at a time, and never answers."""
+def slow_client(server: Running) -> Iterator[socket.socket]:
+    """Connect a client that reads little at a time and never answers a ping."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         sock.settimeout(PATIENCE)
@@ -59,8 +59,8 @@ def silent(server: Running) -> Iterator[socket.socket]:
         yield sock
 
 
-def at_rest(server: Running) -> Running:
-    """Wait until the server has reported itself, so that no other event follows."""
+def wait_until_idle(server: Running) -> Running:
+    """Wait until the server has recorded its own start, so that no other event follows."""
     with server.client() as client:
         eventually(lambda: client.get("/journal/events?kind=worker").json["events"] != [])
     return server
@@ -73,7 +73,7 @@ def until_closed(sock: socket.socket) -> bytes:
     return found
 
 
-def has_room(server: Running) -> bool:
+def accepts_watchers(server: Running) -> bool:
     try:
         with watching(server):
             return True
@@ -81,8 +81,8 @@ def has_room(server: Running) -> bool:
         return False
 
 
-def told(watcher: ClientConnection, count: int, ns: str) -> list[dict[str, Any]]:
-    """The next events of this namespace that are not depths."""
+def next_events(watcher: ClientConnection, count: int, ns: str) -> list[dict[str, Any]]:
+    """Return the next events of this namespace, except depths."""
     found: list[dict[str, Any]] = []
     while len(found) < count:
         message = json.loads(watcher.recv(timeout=PATIENCE))
@@ -110,7 +110,7 @@ def test_the_events_of_a_message_are_published_as_they_happen(server: Running, c
         (pushed,) = push(client, name, 1, transactionId=f"{name}-1")
         settle(client, name, "failed", error="no luck")
         settle(client, name, "completed")
-        events = told(watcher, 6, name)
+        events = next_events(watcher, 6, name)
     assert [event["event"] for event in events] == [
         "queue.created",
         "message.pushed",
@@ -131,19 +131,19 @@ def test_events_of_other_apis_are_published_too(server: Running, client: Client,
     with watching(server) as watcher:
         path = client.queue(f"{name}/t/q")
         client.post(f"{path}/messages", {"payload": 1})
-        created, pushed = told(watcher, 2, name)
+        created, pushed = next_events(watcher, 2, name)
     assert created["event"] == "queue.created"
     assert pushed["data"]["transactionId"] == pushed["data"]["id"]
 
 
-def test_a_returning_subscriber_resumes_where_it_was(server: Running, client: Client, name: str) -> None:
+def test_a_returning_subscriber_resumes_at_its_position(server: Running, client: Client, name: str) -> None:
     with watching(server) as watcher:
         push(client, name, 1)
-        _, first = told(watcher, 2, name)
+        _, first = next_events(watcher, 2, name)
     push(client, name, 2)
     push(client, name, 3)
     with watching(server, f"?since={first['offset']}") as watcher:
-        second, third = told(watcher, 2, name)
+        second, third = next_events(watcher, 2, name)
     assert first["data"]["id"] < second["data"]["id"] < third["data"]["id"]
     assert first["offset"] < second["offset"] < third["offset"]
 
@@ -152,7 +152,7 @@ def test_a_batch_is_published_as_one_event_per_message(server: Running, client: 
     with watching(server) as one, watching(server) as two:
         sent = [each["id"] for each in push(client, name, *range(50))]
         for watcher in (one, two):
-            _, *pushed = told(watcher, 51, name)
+            _, *pushed = next_events(watcher, 51, name)
             assert [event["data"]["id"] for event in pushed] == sent
 
 
@@ -166,14 +166,14 @@ def test_the_depth_of_an_active_queue_is_reported(serve: Fresh, name: str) -> No
     assert "offset" not in message
 
 
-def test_a_position_that_is_not_there_is_refused(server: Running) -> None:
+def test_an_invalid_position_is_refused(server: Running) -> None:
     with pytest.raises(InvalidStatus) as refused, watching(server, f"?since={2**40}"):
         pass
     assert 400 <= refused.value.response.status_code < 500
     assert "code" in json.loads(refused.value.response.body)
 
 
-def test_a_plain_request_is_told_to_upgrade(client: Client) -> None:
+def test_a_plain_request_gets_upgrade_required(client: Client) -> None:
     answer = client.get("/ws/dashboard")
     assert (answer.status, answer.json["code"], answer.headers["upgrade"]) == (426, "upgrade_required", "websocket")
 
@@ -199,17 +199,17 @@ def test_watching_requires_access_to_all_queues(serve: Fresh) -> None:
         pass
 
 
-def offered(token: str) -> list[Any]:
-    """Return the subprotocols that a browser offers, which cannot send an Authorization header."""
+def offered_protocols(token: str) -> list[Any]:
+    """Return the subprotocols that a browser offers, because it cannot send an Authorization header."""
     return ["penstock", "bearer." + base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")]
 
 
 @pytest.mark.parametrize("token", ["a-token", "tök en/+?"])
-def test_a_browser_brings_the_token_as_a_subprotocol(serve: Fresh, token: str) -> None:
+def test_a_browser_sends_the_token_as_a_subprotocol(serve: Fresh, token: str) -> None:
     server = serve(auth_token=token)
-    with watching(server, subprotocols=offered(token)) as watcher:
+    with watching(server, subprotocols=offered_protocols(token)) as watcher:
         assert watcher.subprotocol == "penstock"
-    for names in (["penstock"], offered("wrong"), ["penstock", "bearer.!"], ["penstock", "bearer."]):
+    for names in (["penstock"], offered_protocols("wrong"), ["penstock", "bearer.!"], ["penstock", "bearer."]):
         with pytest.raises(InvalidStatus) as refused, watching(server, subprotocols=names):
             pass
         assert refused.value.response.status_code == 401
@@ -217,13 +217,13 @@ def test_a_browser_brings_the_token_as_a_subprotocol(serve: Fresh, token: str) -
 
 def test_an_offered_token_is_never_echoed(serve: Fresh) -> None:
     server = serve(auth_token="a-token")
-    token_alone = offered("a-token")[1:]
+    token_alone = offered_protocols("a-token")[1:]
     with watching(server, subprotocols=token_alone) as watcher:
         assert watcher.subprotocol is None
         assert "bearer" not in str(watcher.response)
 
 
-def test_no_other_web_page_may_watch_a_server_without_a_token(server: Running) -> None:
+def test_a_foreign_web_page_cannot_watch_a_server_without_a_token(server: Running) -> None:
     with pytest.raises(InvalidStatus) as refused, watching(server, origin="https://evil.example"):
         pass
     assert refused.value.response.status_code == 403
@@ -231,50 +231,50 @@ def test_no_other_web_page_may_watch_a_server_without_a_token(server: Running) -
         pass
 
 
-def test_the_number_of_watchers_is_limited_and_departed_ones_do_not_count(serve: Fresh) -> None:
+def test_the_number_of_watchers_is_limited_and_disconnected_ones_do_not_count(serve: Fresh) -> None:
     server = serve(ws_connections_max=1)
     with watching(server), pytest.raises(InvalidStatus) as refused, watching(server):
         pass
     assert refused.value.response.status_code == 429
     assert "retry-after" in refused.value.response.headers
 
-    eventually(lambda: has_room(server))
+    eventually(lambda: accepts_watchers(server))
 
 
-def test_a_heartbeat_keeps_one_that_answers(serve: Fresh, name: str) -> None:
-    server = at_rest(serve(ws_heartbeat_ms=100))
+def test_a_client_that_answers_heartbeats_stays_connected(serve: Fresh, name: str) -> None:
+    server = wait_until_idle(serve(ws_heartbeat_ms=100))
     with watching(server) as watcher, server.client() as client:
         watcher.ping().wait(PATIENCE)
         with pytest.raises(TimeoutError):
             watcher.recv(timeout=1)
         push(client, name, 1)
-        assert [event["event"] for event in told(watcher, 2, name)] == ["queue.created", "message.pushed"]
+        assert [event["event"] for event in next_events(watcher, 2, name)] == ["queue.created", "message.pushed"]
 
 
-def test_one_that_does_not_answer_a_heartbeat_is_dropped(serve: Fresh) -> None:
-    with silent(at_rest(serve(ws_heartbeat_ms=100))) as sock:
+def test_a_client_that_does_not_answer_a_heartbeat_is_dropped(serve: Fresh) -> None:
+    with slow_client(wait_until_idle(serve(ws_heartbeat_ms=100))) as sock:
         assert sock.recv(2) == PING
         assert until_closed(sock).replace(PING, b"") == b""
 
 
 def test_a_slow_watcher_is_closed_with_a_reason(serve: Fresh, name: str) -> None:
     server = serve(ws_slow_ms=50, ws_connections_max=1)
-    with silent(server) as sock, server.client() as client:
+    with slow_client(server) as sock, server.client() as client:
         for _ in range(6):
             push(client, name, *range(5_000))
-        eventually(lambda: has_room(server))
+        eventually(lambda: accepts_watchers(server))
         *_, last = until_closed(sock).split(b'{"event":')
-    told, _, goodbye = last.partition(CLOSE)
-    dropped = json.loads(b'{"event":' + told)
-    assert (dropped["event"], goodbye) == ("dropped", TOO_SLOW)
+    next_events, _, close_frame = last.partition(CLOSE)
+    dropped = json.loads(b'{"event":' + next_events)
+    assert (dropped["event"], close_frame) == ("dropped", TOO_SLOW)
     with watching(server, f"?since={dropped['offset']}") as watcher:
         assert json.loads(watcher.recv(timeout=PATIENCE))["offset"] >= dropped["offset"]
 
 
 def test_pings_to_a_client_that_does_not_read_do_not_accumulate(serve: Fresh) -> None:
-    server = at_rest(serve())
+    server = wait_until_idle(serve())
     ping = b"\x89\xfd\0\0\0\0" + b"x" * 125
-    with silent(server) as sock:
+    with slow_client(server) as sock:
         for _ in range(200):
             sock.sendall(ping * 500)
         watched = [
@@ -285,11 +285,11 @@ def test_pings_to_a_client_that_does_not_read_do_not_accumulate(serve: Fresh) ->
         assert b"\x8a\x04last\x88" in until_closed(sock)
 
 
-def test_a_long_error_of_many_messages_fills_no_memory(
+def test_a_long_error_of_many_messages_uses_bounded_memory(
     serve: Fresh, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_events, "PAGES_BYTES_KEPT", 8 << 20)
-    server = at_rest(serve(canary_ms=0))
+    server = wait_until_idle(serve(canary_ms=0))
     with server.client() as client:
         queue = client.queue(name)
         client.post(f"{queue}/messages", {"messages": [{"payload": 1}] * 4_000})
@@ -307,7 +307,7 @@ def test_a_long_error_of_many_messages_fills_no_memory(
     assert sum(sizes) <= 8 << 20
 
 
-def test_a_server_that_stops_says_goodbye(serve: Fresh) -> None:
+def test_a_server_that_stops_closes_connections_with_a_reason(serve: Fresh) -> None:
     server = serve()
     with watching(server) as watcher:
         server.loop.call_soon_threadsafe(server.app.stop_waiting)

@@ -43,8 +43,8 @@ def nack(client: Client, queue: str, *errors: str) -> None:
     assert client.post(f"{queue}/nack", {"items": items}).status == 200
 
 
-def told(client: Client, queue: str, message: int, kinds: int) -> dict[str, Any]:
-    """Its life, once the journal has so much of it: the log is written after the commit."""
+def history_of(client: Client, queue: str, message: int, kinds: int) -> dict[str, Any]:
+    """Return the history of a message once the journal has this many events, which are logged after the commit."""
     deadline = time.monotonic() + PATIENCE
     while True:
         life: dict[str, Any] = client.get(f"{queue}/messages/{message}/events").json
@@ -62,7 +62,7 @@ def test_the_overview_adds_up_all_queues(server: Running, client: Client) -> Non
     found = client.get("/api/v1/analytics/overview?minutes=5&step_minutes=1").json
     deadline = time.monotonic() + PATIENCE
     while found["totals"]["deadLetter"] == 0 and time.monotonic() < deadline:
-        # One look is shared by all who ask meanwhile, so this may be an earlier one.
+        # Concurrent requests share one read, so the first result may be an older one.
         found = client.get("/api/v1/analytics/overview?minutes=5&step_minutes=1").json
     mine = next(each for each in found["busiest"] if each["queue"] == "sum.a")
     assert (mine["pushed"], mine["completed"], mine["failed"], mine["died"]) == (3, 1, 1, 1)
@@ -85,7 +85,7 @@ def test_the_canary_is_not_traffic(client: Client) -> None:
     push(client, canary, "tweet", "tweet")
     (first,) = lease(client, canary)
     client.post(f"{canary}/ack", {"id": first["id"], "token": first["token"]})
-    # A window that no other test requests, so that it is not cached.
+    # No other test requests this window, so it is not cached.
     found = client.get("/api/v1/analytics/overview?minutes=7").json
     listed = [each["name"] for each in client.get("/queues?limit=1000").json["queues"]]
     waiting = sum(client.get(f"/queues/{quote(name, safe='')}").json["ready"] for name in listed)
@@ -96,7 +96,7 @@ def test_the_canary_is_not_traffic(client: Client) -> None:
     assert completed() == before
 
 
-def test_given_queues_are_shown_as_lines_by_name(client: Client) -> None:
+def test_sparklines_are_returned_for_the_named_queues(client: Client) -> None:
     push(client, client.queue("line"), 1, 2)
     client.queue("line.longer")
     found = client.get("/api/v1/analytics/sparks?queues=line,nowhere&minutes=10&step_minutes=5").json["sparks"]
@@ -110,18 +110,18 @@ def test_a_history_is_in_order_even_after_the_message_is_deleted(client: Client)
     queue = client.queue("life", max_attempts=2, backoff="fixed", backoff_ms=0)
     (message, other) = push(client, queue, {"n": 1}, {"n": 2})
     nack(client, queue, "first")
-    life = told(client, queue, message, 3)
+    life = history_of(client, queue, message, 3)
     assert life["message"]["id"] == message
     assert [event["kind"] for event in life["events"]] == ["pushed", "leased", "nacked"]
     assert life["next"] is None
     for each in lease(client, queue, 2):
         client.post(f"{queue}/ack", {"id": each["id"], "token": each["token"]})
-    life = told(client, queue, message, 5)
+    life = history_of(client, queue, message, 5)
     assert life["message"] is None
     assert [event["kind"] for event in life["events"]][-2:] == ["leased", "acked"]
     assert {event["id"] for event in life["events"]} == {message}
-    assert [event["kind"] for event in told(client, queue, other, 3)["events"]] == ["pushed", "leased", "acked"]
-    assert told(client, queue, message + 1_000_000, 0)["events"] == []
+    assert [event["kind"] for event in history_of(client, queue, other, 3)["events"]] == ["pushed", "leased", "acked"]
+    assert history_of(client, queue, message + 1_000_000, 0)["events"] == []
 
 
 def test_dead_letters_are_grouped_and_filtered_by_error(client: Client) -> None:
@@ -137,8 +137,8 @@ def test_dead_letters_are_grouped_and_filtered_by_error(client: Client) -> None:
     assert client.get(f"{queue}/dlq/errors?contains=user").json["matched"] == 1
 
 
-def test_all_dead_letters_are_counted_grouped_and_redriven_however_many_there_are(client: Client) -> None:
-    """More than 5,000 newer dead letters hide older ones; all of them count."""
+def test_every_dead_letter_is_counted_grouped_and_redriven(client: Client) -> None:
+    """Older dead letters still count when more than 5,000 newer ones precede them."""
     queue = client.queue("many", max_attempts=1, dedupe_ms=0)
     client.post(f"{queue}/messages", {"messages": [{"payload": n} for n in range(6_000)]})
     leased = client.post(f"{queue}/poll?batch=6000&wait_ms=0").json["messages"]
@@ -187,7 +187,7 @@ def test_dead_letters_newer_than_the_listing_are_not_redriven(client: Client) ->
         ('no "x" here', 'no "y" here'),
     ],
 )
-def test_errors_that_differ_in_values_are_alike(one: str, another: str) -> None:
+def test_errors_that_differ_only_in_values_share_a_group(one: str, another: str) -> None:
     assert error_group(one) == error_group(another)
 
 
@@ -209,7 +209,7 @@ def test_digests_have_events_and_queue_depths(server: Running, client: Client) -
         assert sum(point[at] for point in history["points"]) >= 250
 
 
-def test_a_history_reports_since_when_it_is_complete(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_reports_when_it_starts(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def history() -> dict[str, Any]:
         with connect(f"ws://127.0.0.1:{server.port}/ws/dashboard?digest=true") as socket:
             found: dict[str, Any] = json.loads(socket.recv(PATIENCE))["data"]
@@ -217,7 +217,7 @@ def test_a_history_reports_since_when_it_is_complete(server: Running, monkeypatc
 
     before = server.app.broker.store.clock()
     first = history()["since"]
-    assert history()["since"] == first, "a reload goes on"
+    assert history()["since"] == first, "a reload continues the same history"
     monkeypatch.setattr("penstock.server.dashboard.activity_feed.RESUME_SECONDS", 0.0)
     found = history()
     while found["since"] == first:
@@ -233,20 +233,20 @@ def test_the_pipeline_is_described_before_its_first_run(client: Client) -> None:
 
 
 def test_concurrent_requests_share_one_read(server: Running) -> None:
-    looks = []
+    reads = []
 
     async def ask() -> None:
         from penstock.server.dashboard.overview import Shared
         from penstock.server.http.messages import Response
 
-        async def look(key: int) -> Response:
-            looks.append(key)
+        async def read(key: int) -> Response:
+            reads.append(key)
             await asyncio.sleep(0)
             return Response(200, b"%d" % key)
 
-        shared = Shared(look)
+        shared = Shared(read)
         answers = await asyncio.gather(*(shared(key) for key in (1, 1, 2, 1)))
         assert [answer.body for answer in answers] == [b"1", b"1", b"2", b"1"]
 
     asyncio.run(ask())
-    assert looks == [1, 2]
+    assert reads == [1, 2]

@@ -1,4 +1,4 @@
-"""Clients that hang up lose no message; the long run is tests/robustness/disconnects.py."""
+"""Clients that disconnect lose no message. The long run is tests/robustness/disconnects.py."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_hanging_up_at_random_moments_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_a_waiting_poll_whose_client_goes_is_ended_and_leases_nothing(
+def test_a_waiting_poll_of_a_disconnected_client_ends_and_leases_nothing(
     server: Running, client: Client, queue: str, how: str
 ) -> None:
     open_before = server.app.broker.polls
@@ -53,7 +53,7 @@ def test_a_waiting_poll_whose_client_goes_is_ended_and_leases_nothing(
     assert client.get(f"{queue}/stats").json["totals"]["leased"] == 0
 
 
-def test_a_half_closed_connection_counts_as_gone(server: Running, client: Client, queue: str) -> None:
+def test_a_half_closed_connection_counts_as_disconnected(server: Running, client: Client, queue: str) -> None:
     sock = server.connect()
     sock.sendall(request(f"{queue}/poll?wait_ms=60000"))
     wait_until(lambda: server.app.broker.polls == 1)
@@ -62,7 +62,7 @@ def test_a_half_closed_connection_counts_as_gone(server: Running, client: Client
     sock.close()
 
 
-def test_a_pipelined_poll_is_ended_too(server: Running, client: Client, queue: str) -> None:
+def test_a_pipelined_poll_of_a_disconnected_client_ends_too(server: Running, client: Client, queue: str) -> None:
     sock = server.connect()
     sock.sendall(request(f"{queue}/poll?wait_ms=60000") + request(f"{queue}/poll?wait_ms=60000"))
     wait_until(lambda: server.app.broker.polls == 1)
@@ -87,7 +87,7 @@ def test_the_messages_of_an_incomplete_response_are_released(server: Running, cl
 
 
 def test_a_released_message_goes_to_another_waiting_poll(server: Running, client: Client, queue: str) -> None:
-    """The first poll is woken, but disconnects at that moment: the second gets the message at once."""
+    """The first poll is woken but disconnects at that moment, so the second must get the message at once."""
     for _ in range(20):
         first = server.connect()
         first.sendall(request(f"{queue}/poll?wait_ms=60000&visibility_ms=2000"))
@@ -107,7 +107,9 @@ def test_a_released_message_goes_to_another_waiting_poll(server: Running, client
         assert client.post(f"{queue}/ack", {"id": messages[0]["id"]}).status == 200
 
 
-def test_no_message_is_taken_for_a_client_that_left_while_waiting(server: Running, client: Client, name: str) -> None:
+def test_no_message_is_taken_for_a_client_that_disconnected_while_waiting(
+    server: Running, client: Client, name: str
+) -> None:
     client.queue(name, archive_ms=None)
     for how in ("close", "reset") * 5:
         sock = server.connect()
@@ -120,7 +122,7 @@ def test_no_message_is_taken_for_a_client_that_left_while_waiting(server: Runnin
         assert len(client.get(f"/v1/messages?topic={name}&limit=100").json) == 1
 
 
-def test_a_gone_client_s_acks_still_count(server: Running, client: Client, queue: str) -> None:
+def test_acks_of_a_disconnected_client_still_count(server: Running, client: Client, queue: str) -> None:
     client.post(f"{queue}/messages", {"payload": 1})
     [message] = client.post(f"{queue}/poll?wait_ms=0").json["messages"]
     body = json.dumps({"acks": [{"id": message["id"], "token": message["token"]}]}).encode()

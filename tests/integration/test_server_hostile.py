@@ -1,4 +1,4 @@
-"""Hostile clients are limited, answered or dropped; the whole of it is tests/robustness/hostile.py."""
+"""Hostile clients are limited, refused or dropped. The full set of attacks is tests/robustness/hostile.py."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
 
 
 @pytest.mark.parametrize("attack", [name for name in QUICK if name in WANTED])
-def test_it_is_limited_and_others_are_served(besieged: Process, attack: str) -> None:
+def test_an_attack_is_limited_and_others_are_served(besieged: Process, attack: str) -> None:
     [result] = asyncio.run(run(besieged, (attack,), 0))
     assert result.outcome.startswith(WANTED[attack]), result
     assert result.grew_mb < 200, result
     assert result.slowest_ms < 20_000, result
 
 
-def test_many_sockets(besieged: Process) -> None:
+def test_many_idle_sockets_do_not_block_others(besieged: Process) -> None:
     [result] = asyncio.run(run(besieged, (), 500))
     assert result.outcome == "500 open at once, 0 refused"
 
@@ -64,7 +64,7 @@ def closed_after(sock: socket.socket) -> float:
 @pytest.mark.parametrize(
     "sent",
     [b"", HEAD, HEAD + b"content-length: 1000\r\n\r\n{", b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n\r\n"],
-    ids=["nothing", "half a head", "half a body", "a line end after a request"],
+    ids=["nothing", "partial head", "partial body", "line end after a request"],
 )
 def test_a_slow_client_is_dropped(
     server: Running, client: Client, monkeypatch: pytest.MonkeyPatch, sent: bytes
@@ -81,9 +81,7 @@ def test_a_slow_client_is_dropped(
     assert client.get("/healthz").status == 200
 
 
-def test_a_body_that_comes_steadily_is_not_dropped(
-    server: Running, queue: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_steady_upload_is_not_dropped(server: Running, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "BODY_SECONDS_GRACE", 0.2)
     body = b'{"payload": 1' + b" " * 20_000 + b"}"
     with server.connect() as sock:

@@ -1,4 +1,4 @@
-"""Every request: strict JSON, limits, request ids, methods, paths, mounting, and back-pressure."""
+"""Every request: strict JSON, limits, request ids, methods, paths, mounting and backpressure."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def generalised(field: str | None) -> str | None:
     return None if field is None else re.sub(r"\[[^]]*\]", "[]", field)
 
 
-def test_sixty_four_levels_are_allowed(client: Client, queue: str) -> None:
+def test_json_can_be_nested_sixty_four_levels_deep(client: Client, queue: str) -> None:
     body = b'{"payload": ' + b"[" * 63 + b'"[[[[[{{{\\"[["' + b"]" * 63 + b"}"
     assert client.post(f"{queue}/messages", body).status == 201
 
@@ -109,15 +109,13 @@ def test_queries_are_strict(client: Client, queue: str, query: str, status: int)
 # Limits on bodies
 
 
-def test_a_declared_body_that_is_too_large_is_refused_unread(server: Running, queue: str) -> None:
+def test_a_body_declared_too_large_is_refused_unread(server: Running, queue: str) -> None:
     with server.connect() as sock:
         sock.sendall(head(f"{queue}/messages", "content-length: 1073741824"))
         assert b"HTTP/1.1 413" in sock.recv(4_096)
 
 
-def test_a_chunked_body_that_is_too_large_is_cut_off_while_it_comes(
-    server: Running, client: Client, queue: str
-) -> None:
+def test_a_chunked_body_that_is_too_large_is_cut_off(server: Running, client: Client, queue: str) -> None:
     sent = 0
     with server.connect() as sock:
         sock.sendall(head(f"{queue}/messages", "transfer-encoding: chunked"))
@@ -132,7 +130,7 @@ def test_a_chunked_body_that_is_too_large_is_cut_off_while_it_comes(
     assert client.get("/healthz").status == 200
 
 
-def test_the_limits_are_settings(serve: Fresh) -> None:
+def test_the_limits_are_configurable(serve: Fresh) -> None:
     with serve(payload_bytes=100, request_bytes=1_000).client() as client:
         queue = client.queue("q")
         assert client.post(f"{queue}/messages", {"payload": "x" * 90}).status == 201
@@ -142,7 +140,7 @@ def test_the_limits_are_settings(serve: Fresh) -> None:
         assert client.post(f"{queue}/messages", lines, content_type="application/x-ndjson").status == 201
 
 
-def test_a_refused_connection_may_be_used_again_when_its_body_was_short(client: Client, queue: str) -> None:
+def test_a_connection_can_be_reused_after_a_refused_short_body(client: Client, queue: str) -> None:
     for _ in range(3):
         assert client.post(f"{queue}/messages", b"x" * 5_000, content_type="text/plain").status == 415
         assert client.get(queue).status == 200
@@ -155,7 +153,7 @@ def head(path: str, *lines: str) -> bytes:
 # Paths and methods
 
 
-def test_a_wrong_method_is_405_with_allow(client: Client) -> None:
+def test_an_unsupported_method_is_405_with_allow(client: Client) -> None:
     for method, path, allow in (
         ("PUT", "/queues", "GET, HEAD, OPTIONS, POST"),
         ("GET", "/queues/q/poll", "OPTIONS, POST"),
@@ -168,7 +166,7 @@ def test_a_wrong_method_is_405_with_allow(client: Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/queues/", "/queues//stats", "/queues/q/nothing", "//queues", "/v1"])
-def test_nothing_at_a_path_is_404(client: Client, path: str) -> None:
+def test_an_unknown_path_is_404(client: Client, path: str) -> None:
     answer = client.get(path)
     assert (answer.status, answer.json["code"]) == (404, "no_such_path")
 
@@ -178,7 +176,7 @@ def test_a_path_that_is_not_utf_8_is_400(client: Client) -> None:
     assert client.get("/queues/%00").status == 422
 
 
-def test_options_and_head(client: Client, queue: str) -> None:
+def test_options_and_head_are_supported(client: Client, queue: str) -> None:
     options = client.ask("OPTIONS", f"{queue}/poll")
     assert (options.status, options.headers["Allow"]) == (204, "OPTIONS, POST")
     shown = client.ask("HEAD", queue)
@@ -189,10 +187,10 @@ def test_options_and_head(client: Client, queue: str) -> None:
     assert client.ask("OPTIONS", "/nothing").status == 404
 
 
-# Ids and traces
+# Request ids and traces
 
 
-def test_a_request_id_is_taken_or_made(client: Client) -> None:
+def test_a_request_id_is_kept_or_generated(client: Client) -> None:
     assert client.get("/healthz", X_Request_Id="abc-1").headers["X-Request-Id"] == "abc-1"
     made = [client.get("/healthz").headers["X-Request-Id"] for _ in range(2)]
     assert len(set(made)) == 2
@@ -204,7 +202,7 @@ def test_a_request_id_is_taken_or_made(client: Client) -> None:
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def test_a_trace_is_kept_with_the_message(client: Client, queue: str) -> None:
+def test_a_trace_context_is_kept_with_the_message(client: Client, queue: str) -> None:
     client.post(f"{queue}/messages", {"payload": 1}, traceparent=TRACE)
     client.post(f"{queue}/messages", {"messages": [{"payload": 2}]}, traceparent=TRACE)
     client.post(f"{queue}/messages", {"payload": 3}, traceparent="x" * 20_000)
@@ -215,7 +213,7 @@ def test_a_trace_is_kept_with_the_message(client: Client, queue: str) -> None:
     assert text["headers"] == {"traceparent": TRACE}
 
 
-# Description
+# OpenAPI document
 
 
 def test_the_openapi_document_is_valid_3_1(client: Client) -> None:
@@ -234,8 +232,8 @@ def test_the_openapi_document_is_valid_3_1(client: Client) -> None:
 # Mounting
 
 
-def test_it_can_be_mounted_under_a_prefix(tmp_path: Path) -> None:
-    """As Starlette's Mount does: the path stays whole, and root_path is the parent's part of it."""
+def test_the_application_can_be_mounted_under_a_prefix(tmp_path: Path) -> None:
+    """Starlette's Mount leaves the path whole and puts the parent's part of it into root_path."""
 
     async def scenario() -> None:
         broker = Broker(SqliteStore(tmp_path / "queue.db"))
@@ -258,7 +256,7 @@ def test_it_can_be_mounted_under_a_prefix(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_its_lifespan_starts_and_stops_it(tmp_path: Path) -> None:
+def test_the_lifespan_starts_and_stops_the_application(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker = Broker(SqliteStore(tmp_path / "queue.db"))
         app = App(broker, Settings(access_log=False, canary_ms=0, sweep_ms=10))
@@ -311,12 +309,12 @@ async def ask(
     return Answer(sent[0]["status"], {}, b"".join(event.get("body", b"") for event in sent[1:]))  # type: ignore[arg-type]
 
 
-# Back-pressure
+# Backpressure
 
 
 @pytest.fixture
 def held(tmp_path: Path, serve: Fresh) -> Iterator[tuple[Running, sqlite3.Connection]]:
-    """A server whose store another process has locked."""
+    """A server whose store is locked by another process."""
     server = serve(busy_ms=300, commit_queue_max=3)
     with server.client() as client:
         client.queue("q")
@@ -325,7 +323,7 @@ def held(tmp_path: Path, serve: Fresh) -> Iterator[tuple[Running, sqlite3.Connec
         yield server, other
 
 
-def test_a_store_that_is_locked_for_long_is_503_with_retry_after(held: tuple[Running, sqlite3.Connection]) -> None:
+def test_a_locked_store_is_503_with_retry_after(held: tuple[Running, sqlite3.Connection]) -> None:
     server, other = held
     with server.client() as client:
         answer = client.post("/queues/q/messages", {"payload": 1})
@@ -336,7 +334,7 @@ def test_a_store_that_is_locked_for_long_is_503_with_retry_after(held: tuple[Run
         assert client.post("/queues/q/messages", {"payload": 1}).status == 201
 
 
-def test_a_commit_queue_that_is_full_is_429_with_retry_after(held: tuple[Running, sqlite3.Connection]) -> None:
+def test_a_full_commit_queue_is_429_with_retry_after(held: tuple[Running, sqlite3.Connection]) -> None:
     server, _ = held
     answers: list[Answer] = []
 
@@ -353,7 +351,7 @@ def test_a_commit_queue_that_is_full_is_429_with_retry_after(held: tuple[Running
     assert all(int(answer.headers["Retry-After"]) >= 1 for answer in answers)
 
 
-def test_a_write_ahead_log_that_grows_is_429_until_it_shrinks(serve: Fresh) -> None:
+def test_a_large_write_ahead_log_is_429_until_it_shrinks(serve: Fresh) -> None:
     server = serve(wal_bytes_max=200_000, sweep_ms=50)
     with server.client() as client, closing(sqlite3.connect(server.path, isolation_level=None)) as reader:
         queue = client.queue("q")
@@ -370,17 +368,17 @@ def test_a_write_ahead_log_that_grows_is_429_until_it_shrinks(serve: Fresh) -> N
         assert client.post(f"{queue}/poll?wait_ms=0").status == 200
         begun = time.monotonic()
         assert client.post(f"{queue}/messages", {"payload": 1}).status == 429
-        assert time.monotonic() - begun >= REFUSAL_SECONDS, "a client that retries at once must not crowd out others"
+        assert time.monotonic() - begun >= REFUSAL_SECONDS, "a client that retries at once must not starve others"
         reader.execute("ROLLBACK")
         while client.post(f"{queue}/messages", {"payload": 1}).status == 429:
             assert time.monotonic() < deadline
         assert client.get("/readyz").json["ready"] is True
 
 
-# The log
+# Access log
 
 
-def test_each_request_has_one_line_in_the_log(tmp_path: Path) -> None:
+def test_each_request_is_one_line_in_the_access_log(tmp_path: Path) -> None:
     with process(tmp_path, "--data", str(tmp_path / "data")) as server, server.client() as client:
         client.queue("q")
         client.post("/queues/q/messages", {"messages": [{"payload": 1}, {"payload": 2}]}, X_Request_Id="mine")

@@ -1,4 +1,4 @@
-"""The inbox API over HTTP, call by call."""
+"""The inbox API over HTTP, endpoint by endpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.serving import Client, Running
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
-def test_the_shapes_of_the_inbox(client: Client, serve: Fresh) -> None:
+def test_inbox_responses_have_the_documented_fields(client: Client, serve: Fresh) -> None:
     with serve().client() as client:
         posted = client.post("/v1/messages", {"body": "hello"})
         assert posted.status == 201
@@ -48,7 +48,7 @@ def test_the_limit_has_a_configurable_default_and_maximum(serve: Fresh) -> None:
         assert client.get("/v1/messages?limit=0").json["field"] == "limit"
 
 
-def test_a_repeated_dedupe_key_answers_with_the_first_message(client: Client, name: str) -> None:
+def test_a_repeated_dedupe_key_returns_the_first_message(client: Client, name: str) -> None:
     first = client.post("/v1/messages", {"body": "a", "topic": name, "dedupe_key": "k"})
     again = client.post("/v1/messages", {"body": "b", "topic": name, "dedupe_key": "k"})
     assert (first.status, again.status) == (201, 200)
@@ -56,7 +56,7 @@ def test_a_repeated_dedupe_key_answers_with_the_first_message(client: Client, na
     assert len(client.get(f"/v1/messages?topic={name}&limit=9").json) == 1
 
 
-def test_claim_and_ack(client: Client, name: str) -> None:
+def test_a_claimed_message_can_be_acked(client: Client, name: str) -> None:
     for body in "abc":
         client.post("/v1/messages", {"body": body, "topic": name})
     claimed = client.get(f"/v1/messages?topic={name}&mode=claim&visibility_timeout=60&limit=2").json
@@ -78,20 +78,20 @@ def test_claim_and_ack(client: Client, name: str) -> None:
     assert (topic["new"], topic["claimed"], topic["archived"]) == (1, 1, 1)
 
 
-def test_a_claim_comes_back_when_it_is_not_acked(client: Client, name: str) -> None:
+def test_an_unacked_claim_is_redelivered(client: Client, name: str) -> None:
     client.post("/v1/messages", {"body": "a", "topic": name})
     assert len(client.get(f"/v1/messages?topic={name}&mode=claim&visibility_timeout=1").json) == 1
     assert client.get(f"/v1/messages?topic={name}").json == []
     assert [text["body"] for text in client.get(f"/v1/messages?topic={name}&wait=20").json] == ["a"]
 
 
-def test_an_id_out_of_range_is_refused_not_an_error(client: Client) -> None:
+def test_an_id_out_of_range_is_refused_without_a_server_error(client: Client) -> None:
     for number in (0, -1, 2**64, 2**44):
         answer = client.post("/v1/acks", {"acks": [{"id": number, "token": "x:00"}]})
         assert (answer.status, answer.json["field"]) == (422, "acks[0].id")
 
 
-def test_head_does_not_take(client: Client, name: str) -> None:
+def test_head_does_not_take_a_message(client: Client, name: str) -> None:
     client.post("/v1/messages", {"body": "a", "topic": name})
     answer = client.ask("HEAD", f"/v1/messages?topic={name}")
     assert answer.status == 405
@@ -100,7 +100,7 @@ def test_head_does_not_take(client: Client, name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["take", "claim"])
-def test_wait_is_answered_by_a_post(server: Running, client: Client, name: str, mode: str) -> None:
+def test_a_post_wakes_a_waiting_get(server: Running, client: Client, name: str, mode: str) -> None:
     with ThreadPoolExecutor(1) as pool, server.client() as waiting:
         started = time.monotonic()
         answer = pool.submit(waiting.get, f"/v1/messages?topic={name}&wait=50&mode={mode}")
@@ -115,13 +115,13 @@ def test_wait_is_answered_by_a_post(server: Running, client: Client, name: str, 
 @pytest.mark.parametrize(
     "query", ["wait=nan", "wait=-1", "wait=61", "wait=x", "limit=x", "mode=x", "nonsense=1", "topic="]
 )
-def test_a_bad_query_is_422_by_its_name(client: Client, query: str) -> None:
+def test_an_invalid_query_is_422_and_named(client: Client, query: str) -> None:
     answer = client.get(f"/v1/messages?{query}")
     assert answer.status == 422
     assert answer.json["field"] == query.split("=")[0]
 
 
-def test_stats_pages(client: Client, name: str) -> None:
+def test_stats_are_listed_in_pages(client: Client, name: str) -> None:
     for letter in "ab":
         client.post("/v1/messages", {"body": "x", "topic": f"{name}-{letter}"})
     first = client.get("/v1/stats?limit=1").json
@@ -129,11 +129,11 @@ def test_stats_pages(client: Client, name: str) -> None:
     assert first["topics"] != client.get(f"/v1/stats?limit=1&after={first['next']}").json["topics"]
 
 
-def test_health(client: Client) -> None:
+def test_health_is_public(client: Client) -> None:
     assert client.get("/health").json == {"status": "ok"}
 
 
-def test_json_of_another_api_is_shown_as_text(client: Client, name: str) -> None:
+def test_json_pushed_by_another_api_is_returned_as_text(client: Client, name: str) -> None:
     queue = client.queue(name)
     client.post(f"{queue}/messages", {"payload": {"a": 1}})
     assert [text["body"] for text in client.get(f"/v1/messages?topic={name}").json] == ['{"a": 1}']

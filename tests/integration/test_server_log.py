@@ -1,4 +1,4 @@
-"""The server's output on stderr: JSON lines for machines, and a banner for people."""
+"""The server's output on stderr: JSON lines, or a banner on a terminal."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_on_a_terminal_the_banner_is_text(tmp_path: Path) -> None:
         serving = [sys.executable, "-c", RUN, "serve", "--port", "0"]
         started = subprocess.Popen(serving, stderr=other_end, cwd=tmp_path, env=clean_environment())
         os.close(other_end)
-        said = b""
+        output = b""
         try:
-            while b"/docs" not in said:
-                said += screen.read(4_096)
+            while b"/docs" not in output:
+                output += screen.read(4_096)
         finally:
             started.terminate()
             started.wait()
-    assert re.match(rb"penstock listens on http://127.0.0.1:\d+ without authentication\r\n  data        ", said)
+    assert re.match(rb"penstock listens on http://127.0.0.1:\d+ without authentication\r\n  data        ", output)

@@ -1,4 +1,4 @@
-"""Long polls: every event that makes a message ready wakes exactly one poll, without a herd."""
+"""Long polls: whatever makes a message ready wakes exactly one poll, without a thundering herd."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOON = 30.0
 
 
 class Poller:
-    """One raw connection that polls."""
+    """A raw connection with a long poll."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -68,7 +68,7 @@ async def answers(pollers: list[Poller]) -> list[list[dict[str, Any]]]:
 
 @contextmanager
 def leases_counted(server: Running) -> Iterator[list[int]]:
-    """How many lease commands each batch brought to the store."""
+    """Count the lease commands in each batch that reaches the store."""
     store: Any = server.app.broker.store
     prepare = store.prepare
     counted: list[int] = []
@@ -106,7 +106,7 @@ def test_a_thousand_polls_get_one_message_each_without_a_herd(server: Running, c
 
 
 async def wake_by(server: Running, queue: str, act: Callable[[], Any], count: int = 50) -> list[int]:
-    """Return the messages that `count` waiting polls get from an action; then end the others."""
+    """Return the messages that `count` waiting polls get from an action, and end the other polls."""
     pollers = await start_many(server, queue, count)
     with leases_counted(server) as counted:
         await asyncio.to_thread(act)
@@ -116,7 +116,7 @@ async def wake_by(server: Running, queue: str, act: Callable[[], Any], count: in
         await asyncio.sleep(0.3)
         done = {future for future in waiting if future.done()}
         got = [message["id"] for future in done for message in future.result()]
-        assert sum(counted) <= 3 * len(got) + 12, "a herd"
+        assert sum(counted) <= 3 * len(got) + 12, "a thundering herd"
     for future in waiting.keys() - done:
         future.cancel()
         waiting[future].leave()
@@ -126,18 +126,18 @@ async def wake_by(server: Running, queue: str, act: Callable[[], Any], count: in
     return got
 
 
-def test_a_push_wakes_as_many_as_it_has_messages(server: Running, client: Client, queue: str) -> None:
+def test_a_push_wakes_one_poll_for_each_message(server: Running, client: Client, queue: str) -> None:
     ids: list[int] = []
     got = asyncio.run(wake_by(server, queue, lambda: ids.extend(push(client, queue, 5))))
     assert sorted(got) == sorted(ids)
 
 
-def test_a_message_that_falls_due_wakes_one(server: Running, client: Client, queue: str) -> None:
+def test_a_message_that_becomes_due_wakes_one_poll(server: Running, client: Client, queue: str) -> None:
     push(client, queue, 1, delay_ms=1_500)
     assert len(asyncio.run(wake_by(server, queue, lambda: None))) == 1
 
 
-def test_a_message_pushed_with_a_delay_while_they_wait_wakes_one(server: Running, client: Client, queue: str) -> None:
+def test_a_delayed_push_wakes_one_poll_when_it_is_due(server: Running, client: Client, queue: str) -> None:
     assert len(asyncio.run(wake_by(server, queue, lambda: push(client, queue, 1, delay_ms=500)))) == 1
 
 
@@ -147,32 +147,32 @@ def test_an_expired_lease_wakes_one_poll(server: Running, client: Client, queue:
     assert len(asyncio.run(wake_by(server, queue, lambda: None))) == 1
 
 
-def test_a_lease_that_is_made_shorter_wakes_in_time(server: Running, client: Client, queue: str) -> None:
+def test_a_shortened_lease_wakes_a_poll_in_time(server: Running, client: Client, queue: str) -> None:
     [message_id] = push(client, queue, 1)
     client.post(f"{queue}/poll?wait_ms=0&visibility_ms=600000")
     shorten = {"id": message_id, "ms": 300}
     assert asyncio.run(wake_by(server, queue, lambda: client.post(f"{queue}/extend", shorten))) == [message_id]
 
 
-def test_a_nack_wakes_one(server: Running, client: Client, queue: str) -> None:
+def test_a_nack_wakes_one_poll(server: Running, client: Client, queue: str) -> None:
     [message_id] = push(client, queue, 1)
     client.post(f"{queue}/poll?wait_ms=0")
     nack = {"id": message_id, "delay_ms": 0}
     assert asyncio.run(wake_by(server, queue, lambda: client.post(f"{queue}/nack", nack))) == [message_id]
 
 
-def test_a_window_that_opens_wakes_one(server: Running, client: Client, name: str) -> None:
+def test_an_opening_window_wakes_one_poll(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, window_ms=800)
     assert len(asyncio.run(wake_by(server, queue, lambda: push(client, queue, 2)))) == 2
 
 
-def test_a_resume_wakes(server: Running, client: Client, queue: str) -> None:
+def test_a_resume_wakes_polls(server: Running, client: Client, queue: str) -> None:
     client.post(f"{queue}/pause")
     push(client, queue, 3)
     assert len(asyncio.run(wake_by(server, queue, lambda: client.post(f"{queue}/resume")))) == 3
 
 
-def test_an_ack_opens_a_place_where_they_are_limited(server: Running, client: Client, name: str) -> None:
+def test_an_ack_frees_a_slot_in_flight(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_in_flight=1)
     first, second = push(client, queue, 2)
     client.post(f"{queue}/poll?wait_ms=0")
@@ -180,7 +180,7 @@ def test_an_ack_opens_a_place_where_they_are_limited(server: Running, client: Cl
     assert asyncio.run(wake_by(server, queue, lambda: client.post(f"{queue}/ack", ack))) == [second]
 
 
-def test_an_ack_in_a_transaction_opens_a_place_too(server: Running, client: Client, name: str) -> None:
+def test_an_ack_in_a_transaction_frees_a_slot_in_flight(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_in_flight=1)
     first, second = push(client, queue, 2)
     client.post(f"{queue}/poll?wait_ms=0")
@@ -195,7 +195,7 @@ def test_removing_a_leased_message_frees_its_slot_in_flight(server: Running, cli
     assert asyncio.run(wake_by(server, queue, lambda: client.delete(f"{queue}/messages/{first}"))) == [second]
 
 
-def test_a_redrive_wakes(server: Running, client: Client, name: str) -> None:
+def test_a_redrive_wakes_polls(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     [message_id] = push(client, queue, 1)
     client.post(f"{queue}/poll?wait_ms=0")
@@ -204,7 +204,7 @@ def test_a_redrive_wakes(server: Running, client: Client, name: str) -> None:
     assert asyncio.run(wake_by(server, queue, lambda: client.post(f"{queue}/dlq/requeue"))) == [message_id]
 
 
-def test_a_dead_letter_wakes_its_pollers(server: Running, client: Client, name: str) -> None:
+def test_a_dead_letter_wakes_polls_of_the_dead_letters(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     [message_id] = push(client, queue, 1)
     client.post(f"{queue}/poll?wait_ms=0")
@@ -213,7 +213,7 @@ def test_a_dead_letter_wakes_its_pollers(server: Running, client: Client, name: 
     assert got == [message_id]
 
 
-def test_a_write_of_another_process_wakes(server: Running, client: Client, name: str) -> None:
+def test_a_write_by_another_process_wakes_polls(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name)
     with LiteQueue(server.path) as lite:
         got = asyncio.run(wake_by(server, queue, lambda: lite.put_many([b"1", b"2", b"3"], name)))
@@ -239,8 +239,8 @@ def test_an_unrelated_write_of_this_server_wakes_no_poll(
     asyncio.run(scenario())
 
 
-def test_a_leaving_poll_passes_its_wake_up_on(server: Running, client: Client, queue: str) -> None:
-    """Half of the polls leave while messages arrive; the other half gets them all."""
+def test_a_disconnected_poll_passes_its_wake_up_on(server: Running, client: Client, queue: str) -> None:
+    """Half of the polls disconnect while messages arrive. The other half gets all of them."""
 
     async def scenario() -> None:
         pollers = await start_many(server, queue, 200)

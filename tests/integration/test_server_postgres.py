@@ -20,7 +20,7 @@ from tests.postgres import Cluster
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_a_push_at_one_server_wakes_a_poll_at_another(store: str, tmp_path: Path) -> None:
+def test_a_push_at_one_server_wakes_a_poll_at_another_server(store: str, tmp_path: Path) -> None:
     with running(tmp_path, store=store) as one, running(tmp_path, store=store) as two:
         here = penstock.connect(f"http://127.0.0.1:{one.port}")
         queue = here.create_queue("q")
@@ -88,16 +88,16 @@ def test_a_dashboard_opened_during_an_outage_shows_events_after_it(tmp_path: Pat
                 with pytest.raises(PenstockError):
                     queue.push("lost")
                 own.start()
-                told: list[object] = []
+                received: list[object] = []
 
-                def is_told() -> bool:
+                def has_digest() -> bool:
                     with suppress(PenstockError):
                         queue.push("after")
                     with suppress(TimeoutError):
-                        told.append(json.loads(socket.recv(1))["event"])
-                    return "digest" in told
+                        received.append(json.loads(socket.recv(1))["event"])
+                    return "digest" in received
 
-                eventually(is_told)
+                eventually(has_digest)
             client.close()
     finally:
         own.remove()

@@ -1,4 +1,4 @@
-"""`penstock serve` as a process: banner, settings, TLS, signals, restarts."""
+"""`penstock serve` as a process: banner, settings, TLS, signals and restarts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def settings(
     return load_settings(flags or {}, env or {}, file)
 
 
-def test_flag_over_own_name_over_seed_s_name_over_file_over_default(tmp_path: Path) -> None:
+def test_flags_override_variables_then_the_file_then_defaults(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text("port = 1\nget_limit_default = 5\n")
     assert settings().port == 8888
@@ -40,7 +40,7 @@ def test_flag_over_own_name_over_seed_s_name_over_file_over_default(tmp_path: Pa
     assert settings(env={"GET_LIMIT_DEFAULT": "7"}, file=file).get_limit_default == 7
 
 
-def test_the_seed_s_names() -> None:
+def test_variables_of_the_inbox_are_supported() -> None:
     read = settings(env={"AUTH_TOKEN": "t", "DB_PATH": "x.db", "LISTEN_ADDR": ":8080"})
     assert (read.auth_token, read.db, read.host, read.port) == ("t", "x.db", "0.0.0.0", 8080)
     assert settings(env={"LISTEN_ADDR": "127.0.0.1:1", "PORT": "2"}).port == 1
@@ -51,7 +51,7 @@ def test_the_seed_s_names() -> None:
     assert settings(env={"PENSTOCK_CORS_ORIGINS": "https://a, https://b"}).cors_origins == ["https://a", "https://b"]
 
 
-def test_the_tree_s_names() -> None:
+def test_variables_of_the_tree_are_supported() -> None:
     environ = """
         PG_USER=postgres PG_HOST=localhost PG_DB=postgres PG_PASSWORD=postgres PG_PORT=5432 DB_POOL_SIZE=20
         DB_TIMEOUT=30000 PORT=3000 HOST=0.0.0.0 WORKER_ID=worker-here-1 QUEUE_POLL_INTERVAL=100 MAX_BATCH_SIZE=100
@@ -69,8 +69,8 @@ def test_the_tree_s_names() -> None:
 PG_URL = "postgresql://postgres@db:5432/postgres"
 
 
-def test_a_store_that_is_named_is_used_beside_a_data_folder() -> None:
-    # Images and units set PENSTOCK_DATA for everyone.
+def test_an_explicit_store_takes_precedence_over_a_data_folder() -> None:
+    # Container images and systemd units always set PENSTOCK_DATA.
     folder = {"PENSTOCK_DATA": "/data"}
     assert settings(env=folder | {"PG_HOST": "db"}).store == PG_URL
     assert settings(env=folder | {"PENSTOCK_STORE": PG_URL}).store == PG_URL
@@ -91,7 +91,7 @@ def test_a_store_that_is_named_is_used_beside_a_data_folder() -> None:
         ({"store": PG_URL}, {"DB_PATH": "seed.db"}, ("--store", "DB_PATH")),
     ],
 )
-def test_settings_that_name_two_stores_are_refused_by_name(
+def test_settings_that_name_two_stores_are_refused(
     flags: dict[str, object], env: dict[str, str], names: tuple[str, str]
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -118,7 +118,7 @@ def test_a_store_in_the_file_and_another_by_flag_are_refused(tmp_path: Path) -> 
         {"PENSTOCK_CONFIG": "/"},
     ],
 )
-def test_a_bad_setting_is_named(env: dict[str, str]) -> None:
+def test_an_invalid_setting_is_named(env: dict[str, str]) -> None:
     with pytest.raises(InvalidInput) as caught:
         settings(env=env)
     assert caught.value.field
@@ -180,14 +180,14 @@ def test_a_server_that_cannot_start_prints_one_line(tmp_path: Path, flags: list[
     assert "Traceback" not in done.stderr
 
 
-def test_a_port_in_use_is_said(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with process(tmp_path) as server:
         done = run_serve(tmp_path, "--port", str(server.port))
         assert "cannot listen" in done.stderr
         assert "Traceback" not in done.stderr
 
 
-def test_tls(tmp_path: Path) -> None:
+def test_the_server_supports_tls(tmp_path: Path) -> None:
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"]
     subprocess.run([*make, *subject, "-days", "2"], cwd=tmp_path, check=True, capture_output=True)
@@ -203,7 +203,7 @@ def test_tls(tmp_path: Path) -> None:
         assert server.terminate() == 0
 
 
-def test_sigterm_ends_polls_empty_finishes_commits_and_leases_survive(tmp_path: Path) -> None:
+def test_sigterm_ends_polls_finishes_commits_and_keeps_leases(tmp_path: Path) -> None:
     with process(tmp_path) as server:
         with server.client() as client:
             queue = client.queue("q", visibility_ms=600_000)
@@ -221,7 +221,7 @@ def test_sigterm_ends_polls_empty_finishes_commits_and_leases_survive(tmp_path: 
                 time.sleep(0.02)
         started = time.monotonic()
         assert server.terminate() == 0
-        assert time.monotonic() - started < 9, "within the grace time"
+        assert time.monotonic() - started < 9, "within the grace period"
         for thread in [*waiting, *pushing]:
             thread.join()
         assert answers == [200] * 20
@@ -229,7 +229,7 @@ def test_sigterm_ends_polls_empty_finishes_commits_and_leases_survive(tmp_path: 
         stats = client.get(f"{queue}/stats").json
         assert stats["leased"] == 1
         ready = {m["id"] for m in client.post(f"{queue}/poll?batch=10000&wait_ms=0").json["messages"]}
-        assert set(pushed) <= ready, "what was answered is there"
+        assert set(pushed) <= ready, "acknowledged pushes are stored"
         assert client.post(f"{queue}/ack", {"id": leased["id"], "token": leased["token"]}).status == 200
     assert "Traceback" not in server.text()
 
@@ -255,7 +255,7 @@ def push_on(port: int, pushed: list[int]) -> None:
             raise
 
 
-def test_an_event_stream_does_not_hold_up_the_end(tmp_path: Path) -> None:
+def test_an_event_stream_does_not_delay_shutdown(tmp_path: Path) -> None:
     with process(tmp_path) as server, server.client() as client, server.client() as listener:
         queue = client.queue("q")
         listener.connection.request("GET", f"{queue}/events")
@@ -265,7 +265,7 @@ def test_an_event_stream_does_not_hold_up_the_end(tmp_path: Path) -> None:
         assert time.monotonic() - started < 9
 
 
-def test_a_client_that_does_not_read_does_not_hold_up_the_end_past_the_grace(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_delays_shutdown_only_by_the_grace_period(tmp_path: Path) -> None:
     with process(tmp_path, env={"PENSTOCK_GRACE_MS": "1000"}) as server, server.client() as client:
         queue = client.queue("q")
         for _ in range(40):
@@ -278,7 +278,7 @@ def test_a_client_that_does_not_read_does_not_hold_up_the_end_past_the_grace(tmp
             assert time.monotonic() - started < 15
 
 
-def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
     with process(tmp_path, env={"PENSTOCK_GRACE_MS": "60000"}) as server, server.client() as client:
         queue = client.queue("q")
         for _ in range(40):

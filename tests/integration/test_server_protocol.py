@@ -1,4 +1,4 @@
-"""HTTP/1.1 of our own server, byte by byte, and the application inside another server."""
+"""The server's HTTP/1.1 implementation, byte by byte, and the application inside another server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def until_closed(sock: socket.socket) -> bytes:
 
 
 def answer(sock: socket.socket) -> tuple[bytes, bytes]:
-    """One answer with a length: its head and its body."""
+    """Read one response that has a content length; return its head and its body."""
     seen = b""
     while b"\r\n\r\n" not in seen:
         seen += sock.recv(65_536)
@@ -59,7 +59,7 @@ def answer(sock: socket.socket) -> tuple[bytes, bytes]:
 
 
 def statuses(seen: bytes) -> list[int]:
-    """Of all answers with a length."""
+    """Return the status of each response that has a content length."""
     found = []
     while seen:
         head, _, rest = seen.partition(b"\r\n\r\n")
@@ -68,7 +68,7 @@ def statuses(seen: bytes) -> list[int]:
     return found
 
 
-def test_a_request_may_come_byte_by_byte(server: Running, queue: str) -> None:
+def test_a_request_can_arrive_byte_by_byte(server: Running, queue: str) -> None:
     with server.connect() as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in push(queue) + BODY:
@@ -92,7 +92,7 @@ def test_pipelined_requests_are_answered_in_order(server: Running, queue: str) -
     ]
 
 
-def test_a_client_that_expects_100_continue_gets_it(server: Running, queue: str) -> None:
+def test_a_client_that_expects_100_continue_receives_it(server: Running, queue: str) -> None:
     with server.connect() as sock:
         sock.sendall(push(queue, "expect: 100-continue"))
         assert sock.recv(4_096) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -108,7 +108,7 @@ def test_a_client_that_expects_100_continue_is_refused_before_it_sends(server: R
 
 
 @pytest.mark.parametrize(("version", "line"), [("1.1", "connection: close"), ("1.0", "accept: */*")])
-def test_a_connection_that_is_not_kept_is_closed_after_the_answer(
+def test_a_connection_without_keep_alive_is_closed_after_the_response(
     server: Running, queue: str, version: str, line: str
 ) -> None:
     with server.connect() as sock:
@@ -130,30 +130,30 @@ def test_a_stream_is_chunked_but_not_for_http_1_0(server: Running, client: Clien
         assert (json.loads(body.split(b"\r\n")[1] if chunked else body)["payload"]) == 1
 
 
-def test_an_upgrade_is_not_taken_up_but_answered(server: Running, queue: str) -> None:
+def test_an_unsupported_upgrade_is_ignored(server: Running, queue: str) -> None:
     upgrade = "host: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     with server.connect() as sock:
         sock.sendall(f"GET {queue} HTTP/1.1\r\n{upgrade}".encode())
         assert statuses(until_closed(sock)) == [200, 505]
 
 
-def test_an_upgrade_with_a_body_is_read_with_it(server: Running, client: Client, queue: str) -> None:
+def test_an_unsupported_upgrade_with_a_body_is_read_completely(server: Running, client: Client, queue: str) -> None:
     with server.connect() as sock:
         sock.sendall(push(queue, "connection: upgrade", "upgrade: h2c") + BODY)
         assert answer(sock)[0].startswith(b"HTTP/1.1 201")
     assert client.get(f"{queue}/stats").json["ready"] == 1
 
 
-def test_a_target_may_be_a_whole_url(server: Running) -> None:
+def test_a_request_target_can_be_an_absolute_url(server: Running) -> None:
     with server.connect() as sock:
         sock.sendall(b"GET http://localhost/healthz?#part HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert answer(sock)[0].startswith(b"HTTP/1.1 200")
 
 
-# What follows a request
+# Bytes after a request
 
 
-def test_garbage_after_a_request_does_not_take_its_answer(server: Running, client: Client, queue: str) -> None:
+def test_garbage_after_a_request_does_not_prevent_its_response(server: Running, client: Client, queue: str) -> None:
     with server.connect() as sock:
         sock.sendall(push(queue) + BODY + b"\x16\x03\x01 garbage\r\n\r\n" + b"more" * 50_000)
         assert statuses(until_closed(sock)) == [201, 400]
@@ -167,9 +167,7 @@ def test_bytes_after_a_closing_request_are_ignored(server: Running, client: Clie
     assert client.get(f"{queue}/stats").json["ready"] == 1
 
 
-def test_requests_are_answered_though_the_client_has_closed_its_side(
-    server: Running, client: Client, queue: str
-) -> None:
+def test_requests_are_answered_after_a_half_close(server: Running, client: Client, queue: str) -> None:
     with server.connect() as sock:
         sock.sendall((push(queue) + BODY) * 3 + push(queue))
         sock.shutdown(socket.SHUT_WR)
@@ -178,13 +176,13 @@ def test_requests_are_answered_though_the_client_has_closed_its_side(
 
 
 @pytest.mark.parametrize("wait_ms", [0, 60_000])
-def test_nothing_is_leased_to_a_client_that_has_closed_its_side_and_it_is_answered(
+def test_a_half_closed_client_gets_a_response_but_no_lease(
     server: Running, client: Client, queue: str, wait_ms: int
 ) -> None:
     if not wait_ms:
         client.post(f"{queue}/messages", BODY)
     with server.connect() as sock:
-        # Only what waits is sure to be seen after the end of what the client sends.
+        # While the request waits, the server certainly notices that the client has closed its side.
         slow = f"POST {queue}/poll?wait_ms={wait_ms} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n"
         sock.sendall(slow.encode())
         time.sleep(0.05)
@@ -199,7 +197,7 @@ def test_nothing_is_leased_to_a_client_that_has_closed_its_side_and_it_is_answer
     assert client.get(f"{queue}/stats").json["leased"] == (0 if b"half_closed" in seen or wait_ms else 1)
 
 
-def test_a_body_that_cannot_be_read_is_refused(server: Running, client: Client, queue: str) -> None:
+def test_a_malformed_body_is_refused(server: Running, client: Client, queue: str) -> None:
     head = f"POST {queue}/messages HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".encode()
     for chunks in (b"zz\r\n", b"3\r\n{}  \r\n", b"-1\r\n", b"e\r\n" + BODY + b"\r\n0\r\nbad trailer\r\n\r\n"):
         with server.connect() as sock:
@@ -208,7 +206,7 @@ def test_a_body_that_cannot_be_read_is_refused(server: Running, client: Client, 
     assert client.get(f"{queue}/stats").json["ready"] == 0
 
 
-def test_a_request_with_a_bad_body_is_answered_after_a_half_close(server: Running, queue: str) -> None:
+def test_a_malformed_body_is_answered_after_a_half_close(server: Running, queue: str) -> None:
     for call in ("messages", "purge"):
         with server.connect() as sock:
             head = f"POST {queue}/{call} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"
@@ -217,7 +215,7 @@ def test_a_request_with_a_bad_body_is_answered_after_a_half_close(server: Runnin
             assert len(statuses(until_closed(sock))) == 1, call
 
 
-# Heads
+# Request heads
 
 
 HOST = "host: localhost"
@@ -247,7 +245,9 @@ HOST = "host: localhost"
         ("GET nowhere HTTP/1.1", (HOST,), 400),
     ],
 )
-def test_a_head_is_read_or_refused(server: Running, line: str, headers: tuple[str, ...], status: int) -> None:
+def test_a_request_head_is_accepted_or_refused(
+    server: Running, line: str, headers: tuple[str, ...], status: int
+) -> None:
     with server.connect() as sock:
         sock.sendall("\r\n".join([line, *headers, "", ""]).encode())
         sock.shutdown(socket.SHUT_WR)
@@ -263,7 +263,7 @@ def test_every_response_has_a_date(server: Running) -> None:
         assert abs((datetime.now(UTC) - date).total_seconds()) < 60
 
 
-def test_a_client_of_http_1_0_gets_no_100_continue(server: Running, queue: str) -> None:
+def test_an_http_1_0_client_gets_no_100_continue(server: Running, queue: str) -> None:
     with server.connect() as sock:
         sock.sendall(push(queue, "expect: 100-continue", version="1.0"))
         time.sleep(0.05)
@@ -274,7 +274,7 @@ def test_a_client_of_http_1_0_gets_no_100_continue(server: Running, queue: str) 
 # Many requests at once
 
 
-def test_a_pipelined_request_is_parsed_when_those_before_it_are_answered(
+def test_a_pipelined_request_is_parsed_after_earlier_ones_are_answered(
     server: Running, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[bytes] = []
@@ -304,7 +304,7 @@ def test_a_pipelined_request_is_parsed_when_those_before_it_are_answered(
         sending.join()
 
 
-def test_pipelined_requests_alternate_with_those_of_others(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipelined_requests_do_not_starve_other_clients(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     turn = 0
     answered: list[int] = []
     is_over = threading.Event()
@@ -316,11 +316,11 @@ def test_pipelined_requests_alternate_with_those_of_others(server: Running, monk
         if not is_over.is_set():
             server.loop.call_soon(tick)
 
-    async def noted(self: HttpExchange, *arguments: Any) -> None:
+    async def record_turn(self: HttpExchange, *arguments: Any) -> None:
         answered.append(turn)
         await send(self, *arguments)
 
-    monkeypatch.setattr(HttpExchange, "send", noted)
+    monkeypatch.setattr(HttpExchange, "send", record_turn)
     server.loop.call_soon_threadsafe(tick)
     try:
         with server.connect() as sock:
@@ -356,7 +356,7 @@ def test_random_bytes_are_answered_request_by_request(server: Running) -> None:
 
 @contextmanager
 def mounted(folder: Path) -> Iterator[tuple[Client, App]]:
-    """Under /mq of an application that uvicorn serves."""
+    """Mount the application under /mq of another application, served by uvicorn."""
     broker = Broker(SqliteStore(folder / "queue.db", journal=True))
     app = App(broker, Settings(access_log=False, canary_ms=0))
 
@@ -402,10 +402,10 @@ def test_a_dashboard_runs_inside_another_asgi_server(tmp_path: Path) -> None:
         url = f"ws://{client.host}:{client.port}/mq/ws/dashboard"
         with connect(url) as watcher:
             client.post("/mq/queues", {"name": "q"})
-            told: dict[str, Any] = {"event": "worker.connected"}
-            while told["event"].startswith("worker."):
-                told = json.loads(watcher.recv(timeout=PATIENCE))
-            assert (told["event"], told["data"]["queue"]) == ("queue.created", "q")
+            event: dict[str, Any] = {"event": "worker.connected"}
+            while event["event"].startswith("worker."):
+                event = json.loads(watcher.recv(timeout=PATIENCE))
+            assert (event["event"], event["data"]["queue"]) == ("queue.created", "q")
         with connect(url, subprotocols=[Subprotocol("penstock"), Subprotocol("other")]) as watcher:
             assert watcher.subprotocol == "penstock"
         with pytest.raises(InvalidStatus) as refused, connect(f"{url}?since={2**40}"):

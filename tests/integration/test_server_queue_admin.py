@@ -1,4 +1,4 @@
-"""The queue API, call by call: reads, dead letters, export and import, events."""
+"""The queue API, endpoint by endpoint: reads, dead letters, export and import, events."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 
 from tests.integration.serving import Client, Running
 from tests.integration.test_server_disconnects import wait_until
-from tests.integration.test_server_queues import kill_off, poll, push
+from tests.integration.test_server_queues import poll, push, push_dead_letters
 from tests.robustness.disconnects import request
 
-# Looking
+# Reads
 
 
-def test_stats(client: Client, name: str) -> None:
+def test_stats_count_messages_by_state(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
-    kill_off(client, queue, "boom")
+    push_dead_letters(client, queue, "boom")
     push(client, queue, 1, 2)
     push(client, queue, 3, delay_ms=60_000)
     [message] = poll(client, queue)
@@ -32,7 +32,7 @@ def test_stats(client: Client, name: str) -> None:
     assert isinstance(stats["latency"], dict)
 
 
-def test_peek_pages_and_never_leases(client: Client, queue: str) -> None:
+def test_peek_returns_pages_and_never_leases(client: Client, queue: str) -> None:
     push(client, queue, *range(5))
     first = client.get(f"{queue}/peek?limit=3").json
     rest = client.get(f"{queue}/peek?limit=3&after={first['next']}").json
@@ -44,7 +44,7 @@ def test_peek_pages_and_never_leases(client: Client, queue: str) -> None:
     assert client.get(f"{queue}/peek?state=leased").json["messages"] == []
 
 
-def test_get_and_delete_one(client: Client, queue: str) -> None:
+def test_a_message_can_be_read_and_deleted(client: Client, queue: str) -> None:
     [message_id] = push(client, queue, {"a": 1})
     assert client.get(f"{queue}/messages/{message_id}").json["payload"] == {"a": 1}
     assert client.delete(f"{queue}/messages/{message_id}").json == {"status": "ok"}
@@ -53,7 +53,7 @@ def test_get_and_delete_one(client: Client, queue: str) -> None:
     assert client.get(f"{queue}/messages/abc").status == 422
 
 
-def test_purge_counts_first_and_leaves_leases(client: Client, queue: str) -> None:
+def test_a_purge_has_a_dry_run_and_keeps_leases(client: Client, queue: str) -> None:
     push(client, queue, *range(5))
     poll(client, queue)
     assert client.post(f"{queue}/purge?dry_run=true").json == {"purged": 4, "dry_run": True}
@@ -62,7 +62,7 @@ def test_purge_counts_first_and_leaves_leases(client: Client, queue: str) -> Non
     assert (stats["ready"], stats["leased"]) == (0, 1)
 
 
-def test_pause_stops_leases_not_pushes(client: Client, queue: str) -> None:
+def test_a_pause_stops_leases_but_not_pushes(client: Client, queue: str) -> None:
     assert client.post(f"{queue}/pause").json["paused"] is True
     push(client, queue, 1)
     assert poll(client, queue) == []
@@ -70,7 +70,7 @@ def test_pause_stops_leases_not_pushes(client: Client, queue: str) -> None:
     assert len(poll(client, queue)) == 1
 
 
-def test_compact(client: Client, queue: str) -> None:
+def test_a_queue_can_be_compacted(client: Client, queue: str) -> None:
     assert client.post(f"{queue}/compact").json == {"status": "ok"}
 
 
@@ -94,7 +94,7 @@ def test_dead_letters_are_browsed_with_error_and_history(client: Client, name: s
 
 def test_dead_letters_are_redriven_by_a_filter(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
-    ids = kill_off(client, queue, "timeout a", "timeout b", "refused")
+    ids = push_dead_letters(client, queue, "timeout a", "timeout b", "refused")
     time.sleep(0.005)
     where = {"error_contains": "timeout"}
     dry = client.post(f"{queue}/dlq/requeue", {"where": where, "dry_run": True}).json
@@ -110,7 +110,7 @@ def test_dead_letters_are_redriven_by_a_filter(client: Client, name: str) -> Non
 
 def test_a_slow_redrive_ends_when_its_client_hangs_up(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
-    kill_off(client, queue, *map(str, range(5)))
+    push_dead_letters(client, queue, *map(str, range(5)))
     time.sleep(0.005)
     with server.connect() as sock:
         sock.sendall(request(f"{queue}/dlq/requeue", b'{"rate_per_s": 0.1}'))
@@ -119,16 +119,16 @@ def test_a_slow_redrive_ends_when_its_client_hangs_up(server: Running, client: C
     assert client.get(f"{queue}/stats").json["dead"] == 4
 
 
-def test_requeue_without_a_body_takes_all(client: Client, name: str) -> None:
+def test_a_requeue_without_a_body_moves_every_dead_letter(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
-    kill_off(client, queue, "a", "b")
+    push_dead_letters(client, queue, "a", "b")
     time.sleep(0.005)
     assert client.post(f"{queue}/dlq/requeue").json == {"matched": 2, "moved": 2, "skipped": 0}
 
 
-def test_a_dry_run_on_the_dead_letters_name_counts_dead_letters(client: Client, name: str) -> None:
+def test_a_dry_run_on_the_dead_letter_name_counts_dead_letters(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
-    kill_off(client, queue, "a")
+    push_dead_letters(client, queue, "a")
     push(client, queue, 1, 2, 3)
     assert client.post(f"/queues/{name}.dlq/purge?dry_run=true").json["purged"] == 1
 
@@ -138,7 +138,7 @@ def test_a_dry_run_on_the_dead_letters_name_counts_dead_letters(client: Client, 
 
 def test_an_export_can_be_imported(client: Client, name: str) -> None:
     queue, other = client.queue(name, max_attempts=1), client.queue(f"{name}-copy")
-    kill_off(client, queue, "dead")
+    push_dead_letters(client, queue, "dead")
     push(client, queue, *range(600))
     push(client, queue, "late", delay_ms=3_600_000, headers={"k": "v"}, idempotency_key="key")
     client.post(f"{queue}/messages", {"payload": "AP8=", "encoding": "base64"})
@@ -157,7 +157,7 @@ def test_an_export_can_be_imported(client: Client, name: str) -> None:
 
 def test_an_import_into_its_own_queue_adds_only_missing_messages(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
-    kill_off(client, queue, "dead")
+    push_dead_letters(client, queue, "dead")
     push(client, queue, "held", "done", "ready")
     push(client, queue, "late", delay_ms=3_600_000)
     held, done = poll(client, queue, "wait_ms=0&batch=2")
@@ -169,7 +169,7 @@ def test_an_import_into_its_own_queue_adds_only_missing_messages(client: Client,
     assert client.post(f"{queue}/ack", {"id": held["id"], "token": held["token"]}).status == 200
 
 
-def test_a_ready_message_is_imported_as_ready_whatever_the_queues_delay(client: Client, name: str) -> None:
+def test_a_ready_message_is_imported_as_ready_despite_the_queues_delay(client: Client, name: str) -> None:
     queue, slow = client.queue(name), client.queue(f"{name}-slow", delay_ms=3_600_000)
     push(client, queue, "now")
     exported = client.get(f"{queue}/export").body
@@ -178,7 +178,7 @@ def test_a_ready_message_is_imported_as_ready_whatever_the_queues_delay(client: 
     assert [message["payload"] for message in poll(client, slow, "wait_ms=0&batch=9")] == ["now"]
 
 
-def test_a_line_that_cannot_be_imported_is_named(client: Client, queue: str) -> None:
+def test_an_invalid_import_line_is_named(client: Client, queue: str) -> None:
     body = b'{"payload": 1}\n{"payload": 5, "content": "text"}\n'
     answer = client.post(f"{queue}/import", body, content_type="application/x-ndjson")
     assert (answer.status, answer.json["field"]) == (422, "payload")
@@ -187,7 +187,7 @@ def test_a_line_that_cannot_be_imported_is_named(client: Client, queue: str) -> 
 # Events
 
 
-def test_events_are_server_sent(server: Running, client: Client, queue: str) -> None:
+def test_events_are_published_as_server_sent_events(server: Running, client: Client, queue: str) -> None:
     with server.client() as listener:
         listener.connection.request("GET", f"{queue}/events")
         stream = listener.connection.getresponse()
@@ -203,5 +203,5 @@ def test_events_are_server_sent(server: Running, client: Client, queue: str) -> 
             if line.startswith("event: "):
                 seen.append(line.split()[1])
                 assert json.loads(stream.readline()[6:])["queue"] == queue.rpartition("/")[2]
-    # Events from just before may be included.
+    # Earlier events may be included.
     assert [each for each in seen if each != "created"] == ["pushed", "leased", "acked", "paused"]

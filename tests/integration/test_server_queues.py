@@ -1,4 +1,4 @@
-"""The queue API over HTTP, call by call."""
+"""The queue API over HTTP, endpoint by endpoint."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def poll(client: Client, queue: str, query: str = "wait_ms=0", body: Any = None)
     return messages
 
 
-def kill_off(client: Client, queue: str, *errors: str) -> list[int]:
-    """Messages that die of these errors."""
+def push_dead_letters(client: Client, queue: str, *errors: str) -> list[int]:
+    """Push messages that are dead-lettered with these errors."""
     ids = push(client, queue, *errors)
     for message in poll(client, queue, f"wait_ms=0&batch={len(errors)}"):
         item = {"id": message["id"], "token": message["token"], "error": message["payload"]}
@@ -39,7 +39,7 @@ def kill_off(client: Client, queue: str, *errors: str) -> list[int]:
 # Queues
 
 
-def test_creating_is_201_then_200_and_409_when_it_differs(client: Client, name: str) -> None:
+def test_creating_a_queue_is_201_then_200_and_409_if_options_differ(client: Client, name: str) -> None:
     created = client.post("/queues", {"name": name, "max_attempts": 3, "visibility_ms": 5_000})
     assert created.status == 201
     assert created.json["max_attempts"] == 3
@@ -52,7 +52,7 @@ def test_creating_is_201_then_200_and_409_when_it_differs(client: Client, name: 
 
 
 @pytest.mark.parametrize("bad", ["", "a b", "a/b", "ä", "x.dlq", "a" * 256])
-def test_a_bad_name_is_refused_by_its_field(client: Client, bad: str) -> None:
+def test_an_invalid_name_is_refused_with_its_field(client: Client, bad: str) -> None:
     answer = client.post("/queues", {"name": bad})
     assert (answer.status, answer.json["field"]) == (422, "name")
 
@@ -66,7 +66,7 @@ def test_a_path_name_is_percent_encoded(client: Client, name: str) -> None:
     assert client.get(f"/queues/ns/{name}/queue").status == 404
 
 
-def test_list_has_a_limit_and_a_cursor(client: Client, name: str) -> None:
+def test_queues_are_listed_with_a_limit_and_a_cursor(client: Client, name: str) -> None:
     names = sorted(f"{name}-{letter}" for letter in "abc")
     for each in names:
         client.queue(each)
@@ -76,7 +76,7 @@ def test_list_has_a_limit_and_a_cursor(client: Client, name: str) -> None:
     assert ([queue["name"] for queue in rest["queues"]], rest["next"]) == (names[2:], None)
 
 
-def test_show_change_and_delete(client: Client, queue: str) -> None:
+def test_a_queue_can_be_shown_changed_and_deleted(client: Client, queue: str) -> None:
     assert client.ask("PATCH", queue, {"max_attempts": 9, "visibility_ms": 1_234}).status == 200
     shown = client.get(queue).json
     assert (shown["max_attempts"], shown["visibility_ms"]) == (9, 1_234)
@@ -130,7 +130,7 @@ def test_an_unknown_queue_is_404(client: Client, method: str, path: str, body: A
 # Pushing
 
 
-def test_push_one(client: Client, queue: str) -> None:
+def test_a_message_can_be_pushed(client: Client, queue: str) -> None:
     answer = client.post(f"{queue}/messages", {"payload": {"a": [1, 2.50, None]}, "priority": 3, "headers": {"k": "v"}})
     assert answer.status == 201
     assert answer.json["message_id"] == answer.json["id"]
@@ -141,19 +141,19 @@ def test_push_one(client: Client, queue: str) -> None:
     assert message["token"]
 
 
-def test_the_bytes_of_a_payload_are_kept_as_they_were_sent(client: Client, queue: str) -> None:
+def test_the_bytes_of_a_payload_are_kept_unchanged(client: Client, queue: str) -> None:
     sent = b'{ "z" : 1.50,\t"a":[ 1 ,2] , "\\u00e9": 10000000000000000000000 }'
     assert client.post(f"{queue}/messages", b'{"payload": ' + sent + b'  , "priority": 1}').status == 201
     assert sent in client.post(f"{queue}/poll?wait_ms=0").body
 
 
-def test_push_many_keeps_order(client: Client, queue: str) -> None:
+def test_a_batch_push_keeps_its_order(client: Client, queue: str) -> None:
     ids = push(client, queue, *range(10))
     assert ids == sorted(ids)
     assert [message["payload"] for message in poll(client, queue, "wait_ms=0&batch=10")] == list(range(10))
 
 
-def test_push_ndjson(client: Client, queue: str) -> None:
+def test_ndjson_can_be_pushed(client: Client, queue: str) -> None:
     lines = b"".join(b'{"payload": %d}\r\n\n' % number for number in range(1_200)) + b'{"payload": "last"}'
     answer = client.post(f"{queue}/messages", lines, content_type="application/x-ndjson")
     assert answer.status == 201
@@ -167,7 +167,7 @@ def test_ndjson_of_large_messages_is_committed_in_parts(client: Client, queue: s
     assert (answer.status, len(answer.json["message_ids"])) == (201, 200)
 
 
-def test_a_bad_line_of_ndjson_is_named_and_earlier_lines_are_kept(client: Client, queue: str) -> None:
+def test_an_invalid_ndjson_line_is_named_and_earlier_lines_are_kept(client: Client, queue: str) -> None:
     lines = b'{"payload": 1}\n' * 500 + b'{"payload": 1, "nonsense": 2}\n'
     answer = client.post(f"{queue}/messages", lines, content_type="application/x-ndjson")
     assert (answer.status, answer.json["field"]) == (422, "nonsense")
@@ -176,7 +176,7 @@ def test_a_bad_line_of_ndjson_is_named_and_earlier_lines_are_kept(client: Client
     assert client.get(f"{queue}/stats").json["ready"] == 500
 
 
-def test_a_line_of_ndjson_has_a_limit(client: Client, queue: str) -> None:
+def test_an_ndjson_line_has_a_size_limit(client: Client, queue: str) -> None:
     line = json.dumps({"payload": "x" * 3_000_000}).encode()
     answer = client.post(f"{queue}/messages", line, content_type="application/x-ndjson")
     assert (answer.status, answer.json["code"]) == (413, "line_too_large")
@@ -207,7 +207,7 @@ def test_the_idempotency_header_of_a_batch_names_the_whole_request(client: Clien
 
 
 @pytest.mark.parametrize("data", [b"\x00\xff\xfe", b"text"])
-def test_bytes_come_back_as_base64(client: Client, queue: str, data: bytes) -> None:
+def test_bytes_are_returned_as_base64(client: Client, queue: str, data: bytes) -> None:
     encoded = base64.b64encode(data).decode()
     assert client.post(f"{queue}/messages", {"payload": encoded, "encoding": "base64"}).status == 201
     [message] = poll(client, queue)
@@ -215,7 +215,7 @@ def test_bytes_come_back_as_base64(client: Client, queue: str, data: bytes) -> N
     assert client.post(f"{queue}/messages", {"payload": "not base64!", "encoding": "base64"}).json["field"] == "payload"
 
 
-def test_bytes_pushed_by_another_api_are_base64(server: Running, client: Client, name: str) -> None:
+def test_bytes_pushed_by_another_api_are_returned_as_base64(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name)
     with LiteQueue(server.path) as lite:
         lite.put(b"\xff\x00", name)
@@ -223,7 +223,7 @@ def test_bytes_pushed_by_another_api_are_base64(server: Running, client: Client,
     assert base64.b64decode(message["payload"]) == b"\xff\x00"
 
 
-def test_delay_ttl_and_priority(client: Client, queue: str) -> None:
+def test_delay_ttl_and_priority_are_applied(client: Client, queue: str) -> None:
     push(client, queue, "low", priority=-1)
     push(client, queue, "high", priority=9)
     push(client, queue, "late", delay_ms=60_000)
@@ -234,7 +234,7 @@ def test_delay_ttl_and_priority(client: Client, queue: str) -> None:
     assert (stats["scheduled"], stats["leased"], stats["totals"]["expired"]) == (1, 2, 1)
 
 
-def test_a_queue_that_is_full_is_429_with_retry_after(client: Client, name: str) -> None:
+def test_a_full_queue_is_429_with_retry_after(client: Client, name: str) -> None:
     queue = client.queue(name, max_size=2)
     push(client, queue, 1, 2)
     answer = client.post(f"{queue}/messages", {"payload": 3})
@@ -250,7 +250,7 @@ def test_a_rate_limit_is_429_with_retry_after(client: Client, name: str) -> None
     assert 1 <= int(answer.headers["Retry-After"]) <= 10
 
 
-def test_a_payload_has_a_limit(client: Client, queue: str) -> None:
+def test_a_payload_has_a_size_limit(client: Client, queue: str) -> None:
     answer = client.post(f"{queue}/messages", {"payload": "x" * (512 << 10)})
     assert (answer.status, answer.json["code"]) == (413, "payload_too_large")
 
@@ -258,7 +258,7 @@ def test_a_payload_has_a_limit(client: Client, queue: str) -> None:
 # Consuming
 
 
-def test_acks_ride_on_the_next_poll(client: Client, queue: str) -> None:
+def test_acks_can_be_sent_with_the_next_poll(client: Client, queue: str) -> None:
     push(client, queue, 1, 2)
     [first] = poll(client, queue)
     acks = [{"id": first["id"], "token": first["token"]}, {"id": 999_999_999, "token": "00"}]
@@ -286,7 +286,7 @@ def test_a_single_settle_is_200_409_or_404(client: Client, queue: str, verb: str
 
 
 @pytest.mark.parametrize("verb", ["ack", "nack", "extend", "release"])
-def test_of_many_settles_each_has_its_result(client: Client, queue: str, verb: str) -> None:
+def test_each_item_of_a_batch_settle_has_a_result(client: Client, queue: str, verb: str) -> None:
     push(client, queue, 1, 2)
     one, two = poll(client, queue, "wait_ms=0&batch=2")
     items = [
@@ -301,13 +301,13 @@ def test_of_many_settles_each_has_its_result(client: Client, queue: str, verb: s
     assert (alone.status, alone.json["results"][0]["result"]) == (200, "stale")
 
 
-def test_an_admin_may_settle_without_a_token(client: Client, queue: str) -> None:
+def test_an_admin_can_settle_without_a_token(client: Client, queue: str) -> None:
     push(client, queue, 1)
     [message] = poll(client, queue)
     assert client.post(f"{queue}/ack", {"id": message["id"]}).status == 200
 
 
-def test_nack_delays_and_returns_the_state(client: Client, queue: str) -> None:
+def test_a_nack_delays_the_message_and_returns_its_state(client: Client, queue: str) -> None:
     push(client, queue, 1)
     [message] = poll(client, queue)
     item = {"id": message["id"], "token": message["token"]}
@@ -315,7 +315,7 @@ def test_nack_delays_and_returns_the_state(client: Client, queue: str) -> None:
     assert client.get(f"{queue}/stats").json["scheduled"] == 1
 
 
-def test_extend_moves_the_end_of_the_lease(client: Client, queue: str) -> None:
+def test_extend_postpones_the_end_of_the_lease(client: Client, queue: str) -> None:
     push(client, queue, 1)
     [message] = poll(client, queue, "wait_ms=0&visibility_ms=5000")
     item = {"id": message["id"], "token": message["token"]}

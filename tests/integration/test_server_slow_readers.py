@@ -1,4 +1,4 @@
-"""Clients that request much and read nothing use bounded memory, which is released."""
+"""Clients that request much and read nothing use a bounded amount of memory, which is released."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_memory_of_unread_responses_is_bounded_and_released(served: Process,
         wait_until(lambda: grown() < KEPT_MB)
 
 
-def test_an_import_with_a_length_is_read_in_bounded_memory(served: Process) -> None:
+def test_a_large_import_is_read_in_bounded_memory(served: Process) -> None:
     line = b'{"state":"archived","payload":"%s"}\n' % (b"x" * 100_000)
     lines = 3_000
     memory = psutil.Process(served.process.pid)
@@ -126,7 +126,7 @@ def test_a_response_above_the_budget_is_refused_and_its_messages_released(
         assert client.get("/queues/q/peek?limit=30").status == 200
 
 
-def test_nothing_is_produced_for_a_client_that_does_not_read_its_last_answer(
+def test_no_response_is_produced_until_the_client_reads_the_last_one(
     server: Running, client: Client, queue: str
 ) -> None:
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""The dashboard's files, and the limits of a read-only credential."""
+"""The dashboard's files, and the limits of the read-only token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BUILD = "import sys, hatchling.build; hatchling.build.build_wheel(sys.argv[1])"
 ADMIN, READER = "the-admin-token", "the-reading-token"
 
 
-def test_the_page_has_a_strict_policy_and_an_etag(client: Client) -> None:
+def test_the_page_has_a_strict_content_security_policy_and_an_etag(client: Client) -> None:
     page = client.get("/")
     assert page.status == 200
     assert page.headers["content-type"] == "text/html; charset=utf-8"
@@ -47,7 +47,7 @@ def test_files_are_gzipped_for_clients_that_accept_it(client: Client) -> None:
     assert len(zipped.body) < len(plain.body) / 2
 
 
-def test_all_of_it_is_small_and_refers_to_nothing_elsewhere() -> None:
+def test_the_dashboard_is_small_and_loads_nothing_from_elsewhere() -> None:
     sizes = {path: len(file.zipped or file.plain) for path, file in load().items()}
     assert sum(sizes.values()) < TRANSFER_BYTES_MAX
     for path, file in load().items():
@@ -65,18 +65,18 @@ def test_a_wheel_holds_every_file_of_the_dashboard(tmp_path: Path) -> None:
     assert {f"penstock/server/dashboard/static/{path}" for path in served} <= packed
 
 
-def test_no_file_leads_out_of_the_folder(client: Client) -> None:
+def test_no_path_leads_out_of_the_folder(client: Client) -> None:
     for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/", "/static/shapes.d.ts"):
         assert client.get(path).status == 404
 
 
-def test_it_can_be_turned_off(serve: Fresh) -> None:
+def test_the_dashboard_can_be_turned_off(serve: Fresh) -> None:
     with serve(dashboard=False).client() as client:
         assert client.get("/").status == 404
         assert client.get("/server").status == 200
 
 
-def test_a_reader_sees_everything_and_changes_nothing(serve: Fresh) -> None:
+def test_the_read_only_token_reads_everything_and_changes_nothing(serve: Fresh) -> None:
     server = serve(auth_token=ADMIN, read_token=READER)
     with server.client() as admin, server.client(READER) as reader:
         queue = admin.queue("emails")
@@ -101,7 +101,7 @@ def test_a_reader_sees_everything_and_changes_nothing(serve: Fresh) -> None:
         assert admin.get(queue).json["ready"] == 1
 
 
-def test_a_token_to_read_with_needs_one_to_rule_with() -> None:
+def test_a_read_only_token_requires_an_admin_token() -> None:
     check_exposure(load_settings({}, {"AUTH_TOKEN": ADMIN, "READ_TOKEN": READER}))
     with pytest.raises(InvalidInput, match="has no effect"):
         check_exposure(load_settings({}, {"READ_TOKEN": READER}))

@@ -1,4 +1,4 @@
-"""API keys of a stream: what each right allows."""
+"""Stream API keys, and what each right allows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def holder(server: Running, admin: Client, *rights: str) -> Client:
     return server.client(made.json["key"])
 
 
-def test_a_key_to_append_appends_to_its_stream_and_no_more(server: Running, admin: Client) -> None:
+def test_a_push_key_only_appends_to_its_stream(server: Running, admin: Client) -> None:
     with holder(server, admin, "push") as client:
         assert client.post("/streams/clicks/records", {"records": ["a"]}).status == 201
         assert client.get("/streams/clicks").status == 200
@@ -53,7 +53,7 @@ def test_a_key_to_append_appends_to_its_stream_and_no_more(server: Running, admi
             assert (answer.status, answer.json["code"]) == (403, "forbidden"), answer
 
 
-def test_a_key_to_read_reads_and_commits_and_no_more(server: Running, admin: Client) -> None:
+def test_a_consume_key_only_reads_and_commits(server: Running, admin: Client) -> None:
     admin.post("/streams/clicks/records", {"records": ["a", "b"]})
     with holder(server, admin, "consume") as client:
         assert [each["data"] for each in client.get("/streams/clicks/records").json["records"]] == ["a", "b"]
@@ -64,7 +64,7 @@ def test_a_key_to_read_reads_and_commits_and_no_more(server: Running, admin: Cli
         assert client.ask("PATCH", "/streams/clicks", {"retention_ms": 1}).status == 403
 
 
-def test_an_admins_key_of_a_stream_manages_that_stream(server: Running, admin: Client) -> None:
+def test_an_admin_key_of_a_stream_manages_that_stream(server: Running, admin: Client) -> None:
     with holder(server, admin, "admin") as client:
         assert client.post("/streams/clicks/records", {"records": ["a"]}).status == 201
         assert client.ask("PATCH", "/streams/clicks", {"retention_ms": 86_400_000}).status == 200
@@ -72,7 +72,7 @@ def test_an_admins_key_of_a_stream_manages_that_stream(server: Running, admin: C
         assert client.get("/streams/other/keys").status == 403
 
 
-def test_a_queues_key_opens_no_stream_of_that_name(server: Running, admin: Client) -> None:
+def test_a_queue_key_is_not_valid_for_a_stream_of_the_same_name(server: Running, admin: Client) -> None:
     key = admin.post("/queues/clicks/keys", {"rights": ["admin"]}).json["key"]
     with server.client(key) as client:
         assert client.get("/streams/clicks").status == 403
@@ -93,7 +93,7 @@ def test_a_revoked_key_and_the_keys_of_a_deleted_stream_are_refused(server: Runn
     assert admin.post("/streams/nothing/keys").status == 404
 
 
-def test_the_command_line_makes_lists_and_revokes_them(server: Running, admin: Client) -> None:
+def test_the_command_line_creates_lists_and_revokes_keys(server: Running, admin: Client) -> None:
     flags = ("--url", f"http://127.0.0.1:{server.port}", "--token", ADMIN, "--json")
     made = penstock("key", "add", "--stream", "clicks", "--right", "push", *flags)
     assert (made.code, made.json["stream"]) == (0, "clicks"), made

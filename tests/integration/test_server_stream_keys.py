@@ -1,4 +1,4 @@
-"""A repeated append with the same key adds nothing, even after a restart."""
+"""A repeated append with the same idempotency key adds nothing, even after a restart."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_idempotency_key_belongs_to_one_stream(client: Client, stream: str) -
     assert client.post(f"{stream}/records", {"records": ["x"]}, idempotency_key="k").status == 201
 
 
-def test_large_bodies_are_cut_the_same_way_again(client: Client, stream: str) -> None:
+def test_a_repeated_large_body_is_split_the_same_way(client: Client, stream: str) -> None:
     lines = b"".join(b"%d\n" % number for number in range(2_500))
     columns = arrow(pa.table({"data": [b"%d" % number for number in range(25_000)]}))
     for body, kind in ((lines, "application/x-ndjson"), (columns, ARROW)):
@@ -79,14 +79,14 @@ def test_a_repeat_that_overtakes_the_first_waits_for_it(client: Client, stream: 
     assert data_of(client, stream) == ["once"]
 
 
-def test_a_failed_append_may_be_retried_with_its_key(client: Client, name: str) -> None:
+def test_a_failed_append_can_be_retried_with_its_key(client: Client, name: str) -> None:
     path = f"/streams/{name}"
     assert client.post(f"{path}/records", {"records": ["x"]}, idempotency_key="k").status == 404
     create(client, name)
     assert client.post(f"{path}/records", {"records": ["x"]}, idempotency_key="k").status == 201
 
 
-def test_a_key_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
+def test_a_key_survives_a_kill_of_the_server(tmp_path: Path) -> None:
     records = {"records": ["a", {"b": 1}, {"data": "/w==", "encoding": "base64"}]}
     with process(tmp_path, "--data", "data") as server, server.client() as client:
         path = create(client, "s")
@@ -102,7 +102,7 @@ def test_a_key_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
         assert client.get(path).json["next"] == 6
 
 
-def test_the_rest_of_a_torn_append_is_added_and_a_similar_append_is_kept(serve: Fresh) -> None:
+def test_a_torn_append_is_completed_and_a_similar_append_is_kept(serve: Fresh) -> None:
     server = serve()
     server.stop()
     tag = tag_of("k")
@@ -119,13 +119,13 @@ def test_the_rest_of_a_torn_append_is_added_and_a_similar_append_is_kept(serve: 
         assert append(client, "/streams/other", "mine", idempotency_key="k")["first"] == 1
 
 
-class Doubtful(FileStreams):
-    """As a database whose connection is lost after a commit, and which stays away for longer than anyone waits."""
+class LossyStreams(FileStreams):
+    """Fails like a database whose connection is lost after a commit and stays away longer than any caller waits."""
 
     lost = False
 
     def prepare(self, name: str, batches: Sequence[Sequence[Payload]]) -> None:
-        """Not on the loop."""
+        """Return None, so that appends run on a thread instead of the event loop."""
 
     def append_many(self, name: str, batches: Sequence[Sequence[Payload]]) -> list[AppendOutcome | PenstockError]:
         done = super().append_many(name, batches)
@@ -135,22 +135,24 @@ class Doubtful(FileStreams):
 
 
 @pytest.mark.parametrize("minutes", [0, 60])
-def test_a_repeated_append_is_searched_for_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int) -> None:
-    streams = Doubtful(tmp_path)
+def test_a_repeated_append_looks_for_the_first_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    streams = LossyStreams(tmp_path)
     streams.create("s")
-    desk = StreamService(streams)
+    service = StreamService(streams)
 
     async def main() -> None:
-        await desk.append("s", [b"before"], "other")
+        await service.append("s", [b"before"], "other")
         began = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: began + 60 * minutes)
         streams.lost = True
         with pytest.raises(StoreUnreachable):
-            await desk.append("s", [b"a", b"b"], "k")
+            await service.append("s", [b"a", b"b"], "k")
         streams.lost = False
-        appended, again = await desk.append("s", [b"a", b"b"], "k")
+        appended, again = await service.append("s", [b"a", b"b"], "k")
         assert (appended.first, appended.last, again) == (1, 2, True)
-        assert (await desk.append("s", [b"c"], "new"))[0].first == 3
-        await desk.close()
+        assert (await service.append("s", [b"c"], "new"))[0].first == 3
+        await service.close()
 
     asyncio.run(main())

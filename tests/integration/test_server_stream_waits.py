@@ -1,4 +1,4 @@
-"""Waiting reads are woken by any append, also of other processes, and end with their client or the server."""
+"""Waiting reads are woken by any append, also of another process, and end with their client or the server."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def waiting(server: Running) -> int:
     return server.app.streams.log_waiters.waiting
 
 
-class Waiting:
-    """A read in another thread."""
+class WaitingRead:
+    """A waiting read in another thread."""
 
     def __init__(self, server: Running, path: str, **headers: str) -> None:
         self._server, self._path, self._headers = server, path, headers
@@ -56,32 +56,32 @@ def stream(client: Client, name: str) -> str:
 
 
 def test_an_append_wakes_every_read_that_waits_for_it(server: Running, client: Client, stream: str) -> None:
-    reads = [Waiting(server, f"{stream}/records?from=0&wait_ms=60000") for _ in range(5)]
-    reads.append(Waiting(server, f"{stream}/next?consumer=c&wait_ms=60000"))
-    columns = Waiting(server, f"{stream}/records?wait_ms=60000", accept=ARROW)
+    reads = [WaitingRead(server, f"{stream}/records?from=0&wait_ms=60000") for _ in range(5)]
+    reads.append(WaitingRead(server, f"{stream}/next?consumer=c&wait_ms=60000"))
+    columns = WaitingRead(server, f"{stream}/records?wait_ms=60000", accept=ARROW)
     append(client, stream, "now")
     assert [[r["data"] for r in read.answer().json["records"]] for read in reads] == [["now"]] * 6
     assert [row["data"] for row in rows(columns.answer())] == [b"now"]
     assert waiting(server) == 0
 
 
-def test_only_the_streams_own_appends_wake(server: Running, client: Client, stream: str) -> None:
+def test_only_appends_to_the_same_stream_wake_a_read(server: Running, client: Client, stream: str) -> None:
     other = create(client, stream.rpartition("/")[2] + "-other")
     append(client, stream, "first")
-    read = Waiting(server, f"{stream}/records?from=1&wait_ms=60000")
+    read = WaitingRead(server, f"{stream}/records?from=1&wait_ms=60000")
     append(client, other, "elsewhere")
     append(client, stream, "second")
     assert [r["data"] for r in read.answer().json["records"]] == ["second"]
 
 
-def test_a_read_that_finds_nothing_in_its_time_is_empty(client: Client, stream: str) -> None:
+def test_a_read_that_times_out_is_empty(client: Client, stream: str) -> None:
     assert client.get(f"{stream}/records?wait_ms=1").json == {"records": [], "next": 0}
     assert client.get(f"{stream}/next?consumer=c&wait_ms=1").json == {"records": [], "next": 0}
     assert rows(client.get(f"{stream}/records?wait_ms=1", accept=ARROW)) == []
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_a_read_whose_client_goes_is_ended(server: Running, stream: str, how: str) -> None:
+def test_a_waiting_read_of_a_disconnected_client_ends(server: Running, stream: str, how: str) -> None:
     link = server.connect()
     link.sendall(f"GET {stream}/records?wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     wait_until(lambda: waiting(server) == 1)
@@ -89,11 +89,11 @@ def test_a_read_whose_client_goes_is_ended(server: Running, stream: str, how: st
     wait_until(lambda: waiting(server) == 0)
 
 
-def test_appends_of_another_process_wake_too(serve: Fresh) -> None:
+def test_appends_by_another_process_wake_a_read(serve: Fresh) -> None:
     server = serve()
     with server.client() as client:
         path = create(client, "s")
-        read = Waiting(server, f"{path}/records?wait_ms=60000")
+        read = WaitingRead(server, f"{path}/records?wait_ms=60000")
         folder = str(streams_beside(server.path))
         with subprocess.Popen(
             [sys.executable, "-c", APPEND_ELSEWHERE, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -106,17 +106,17 @@ def test_appends_of_another_process_wake_too(serve: Fresh) -> None:
                 assert other.stdout.readline() == "done\n"
                 [record] = read.answer().json["records"]
                 assert record["offset"] == number
-                # While another process writes, this one cannot, and says so.
+                # While the other process writes, an append of this server is refused.
                 refused = client.post(f"{path}/records", {"records": ["x"]})
                 assert (refused.status, refused.json["code"]) == (503, "store_busy")
-                read = Waiting(server, f"{path}/records?from={number + 1}&wait_ms=60000")
+                read = WaitingRead(server, f"{path}/records?from={number + 1}&wait_ms=60000")
             other.stdin.close()
             assert other.wait(60) == 0
         append(client, path, "ours")
         assert [r["data"] for r in read.answer().json["records"]] == ["ours"]
 
 
-def test_while_a_server_writes_others_may_read(serve: Fresh) -> None:
+def test_other_processes_can_read_while_a_server_writes(serve: Fresh) -> None:
     server = serve()
     with server.client() as client:
         path = create(client, "s")
@@ -127,14 +127,14 @@ def test_while_a_server_writes_others_may_read(serve: Fresh) -> None:
         streams.close()
 
 
-def test_a_stream_that_is_dropped_ends_its_reads(server: Running, client: Client, stream: str) -> None:
+def test_dropping_a_stream_ends_its_reads(server: Running, client: Client, stream: str) -> None:
     append(client, stream, "x")
-    read = Waiting(server, f"{stream}/records?from=1&wait_ms=60000")
+    read = WaitingRead(server, f"{stream}/records?from=1&wait_ms=60000")
     client.delete(stream)
     assert read.answer().status == 404
 
 
-def test_a_server_that_stops_ends_its_reads_empty(tmp_path: Any) -> None:
+def test_stopping_a_server_ends_waiting_reads_empty(tmp_path: Any) -> None:
     with process(tmp_path, "--data", "data") as server:
         with server.client() as client:
             path = create(client, "s")
@@ -160,7 +160,7 @@ def test_too_many_waiting_reads_are_refused_with_retry_after(serve: Fresh) -> No
     server = serve(polls_max=1)
     with server.client() as client:
         path = create(client, "s")
-        read = Waiting(server, f"{path}/records?wait_ms=60000")
+        read = WaitingRead(server, f"{path}/records?wait_ms=60000")
         refused = client.get(f"{path}/records?wait_ms=60000")
         assert (refused.status, refused.json["code"]) == (429, "too_many_polls")
         assert client.get(f"{path}/records").status == 200
@@ -168,7 +168,7 @@ def test_too_many_waiting_reads_are_refused_with_retry_after(serve: Fresh) -> No
         assert read.answer().status == 200
 
 
-def test_appends_at_the_same_time_share_a_sync(server: Running, client: Client, stream: str, name: str) -> None:
+def test_concurrent_appends_share_an_fsync(server: Running, client: Client, stream: str, name: str) -> None:
     append(client, stream, "opens it")
     desk: Any = server.app.streams
     active = desk.streams._used[name].log.active

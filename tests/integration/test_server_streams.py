@@ -1,4 +1,4 @@
-"""The stream API: managing, appending, reading, consuming."""
+"""The stream API: managing, appending, reading and consuming."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def test_a_stream_is_created_once_and_shown_with_all_its_options(client: Client,
         ({}, 422, "name"),
     ],
 )
-def test_bad_options_are_named(client: Client, body: dict[str, object], status: int, field: str) -> None:
+def test_invalid_options_are_named(client: Client, body: dict[str, object], status: int, field: str) -> None:
     answer = client.post("/streams", body)
     assert (answer.status, answer.json["field"]) == (status, field)
 
 
-def test_streams_are_listed_by_name_a_page_at_a_time(client: Client, name: str) -> None:
+def test_streams_are_listed_by_name_in_pages(client: Client, name: str) -> None:
     for letter in "cab":
         create(client, f"{name}-list-{letter}")
     first = client.get(f"/streams?prefix={name}-list-&limit=2").json
@@ -63,7 +63,7 @@ def test_streams_are_listed_by_name_a_page_at_a_time(client: Client, name: str) 
     assert ([each["name"][-1] for each in rest["streams"]], rest["next"]) == (["c"], None)
 
 
-def test_a_path_is_a_stream_name_and_never_leaves_its_folder(client: Client, server: Running) -> None:
+def test_a_stream_name_can_be_a_path_and_never_leaves_its_folder(client: Client, server: Running) -> None:
     path = create(client, "ns/task/stream")
     append(client, path, "x")
     assert data_of(client, path) == ["x"]
@@ -73,7 +73,7 @@ def test_a_path_is_a_stream_name_and_never_leaves_its_folder(client: Client, ser
         assert client.get(f"/streams/{bad}").status == 422, bad
 
 
-def test_dropping_a_stream_with_consumers_takes_force(client: Client, stream: str) -> None:
+def test_dropping_a_stream_with_consumers_requires_force(client: Client, stream: str) -> None:
     client.post(f"{stream}/consumers", {"consumer": "billing"})
     refused = client.delete(stream)
     assert (refused.status, refused.json["code"]) == (409, "stream_in_use")
@@ -85,7 +85,7 @@ def test_dropping_a_stream_with_consumers_takes_force(client: Client, stream: st
 # Appending
 
 
-def test_strings_json_and_bytes_come_back_as_they_are(client: Client, stream: str) -> None:
+def test_strings_json_and_bytes_are_returned_unchanged(client: Client, stream: str) -> None:
     encoded = {"data": base64.b64encode(b"\xff\x00").decode(), "encoding": "base64"}
     look_alike = {"data": 1, "encoding": "json"}
     appended = append(
@@ -115,7 +115,7 @@ def test_any_other_body_is_one_record(client: Client, stream: str) -> None:
     assert page[2]["data"] == "grüß"
 
 
-def test_lines_are_appended_in_order_and_an_error_counts_those_kept(client: Client, stream: str) -> None:
+def test_lines_are_appended_in_order_and_an_error_reports_the_kept_ones(client: Client, stream: str) -> None:
     lines = b"".join(b'{"n": %d}\n' % number for number in range(2_500))
     answer = client.post(f"{stream}/records", lines, content_type=NDJSON)
     assert (answer.status, answer.json) == (201, {"first": 0, "last": 2_499, "records": 2_500})
@@ -146,7 +146,7 @@ def test_an_invalid_record_fails_the_whole_append(client: Client, stream: str, b
     assert client.get(stream).json["next"] == 0
 
 
-def test_a_record_has_a_limit_of_its_own(client: Client, name: str) -> None:
+def test_a_record_has_a_size_limit(client: Client, name: str) -> None:
     path = create(client, name, record_bytes=10)
     answer = client.post(f"{path}/records", {"records": ["short", "x" * 11]})
     assert (answer.status, answer.json["code"]) == (413, "payload_too_large")
@@ -155,7 +155,7 @@ def test_a_record_has_a_limit_of_its_own(client: Client, name: str) -> None:
     assert client.get(path).json["next"] == 0
 
 
-def test_a_request_has_a_limit(serve: Fresh) -> None:
+def test_a_request_has_a_size_limit(serve: Fresh) -> None:
     with serve(request_bytes=1_000).client() as client:
         path = create(client, "s")
         assert client.post(f"{path}/records", b"x" * 1_001, content_type="application/octet-stream").status == 413
@@ -170,7 +170,7 @@ def test_an_append_to_a_missing_stream_is_refused(client: Client) -> None:
 # Arrow
 
 
-def test_arrow_goes_in_and_comes_out(client: Client, stream: str) -> None:
+def test_arrow_can_be_appended_and_read(client: Client, stream: str) -> None:
     table = pa.table({"data": [b"\x00%d" % number for number in range(25_000)], "other": range(25_000)})
     sent = client.post(f"{stream}/records", arrow(table), content_type=ARROW)
     assert (sent.status, sent.json) == (201, {"first": 0, "last": 24_999, "records": 25_000})
@@ -185,7 +185,7 @@ def test_arrow_goes_in_and_comes_out(client: Client, stream: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
-def test_an_only_column_need_not_be_called_data(client: Client, stream: str, kind: pa.DataType) -> None:
+def test_a_single_column_can_have_any_name(client: Client, stream: str, kind: pa.DataType) -> None:
     table = pa.table({"anything": pa.array(["one", "two"], pa.string()).cast(kind)})
     assert client.post(f"{stream}/records", arrow(table), content_type=ARROW).status == 201
     assert [row["data"] for row in rows(client.get(f"{stream}/records", accept=ARROW))] == [b"one", b"two"]
@@ -193,7 +193,7 @@ def test_an_only_column_need_not_be_called_data(client: Client, stream: str, kin
     assert shown["data"] == ("one" if "string" in str(kind) else "b25l")
 
 
-def test_arrow_that_holds_no_records_is_refused(client: Client, stream: str) -> None:
+def test_invalid_arrow_is_refused(client: Client, stream: str) -> None:
     good = arrow(pa.table({"data": ["x"]}))
     for table, code in (
         (pa.table({"data": [1]}), "invalid_value"),
@@ -211,7 +211,7 @@ def test_arrow_that_holds_no_records_is_refused(client: Client, stream: str) -> 
     assert client.get(stream).json["next"] == 0
 
 
-def test_no_flipped_bit_in_arrow_makes_trouble_for_the_server(client: Client, stream: str) -> None:
+def test_no_flipped_bit_in_arrow_breaks_the_server(client: Client, stream: str) -> None:
     body = arrow(pa.table({"data": ["one", "two"]}))
     for place in range(0, len(body), 3):
         changed = bytearray(body)
@@ -243,7 +243,7 @@ def test_a_page_is_bounded_in_bytes(client: Client, stream: str) -> None:
     assert page["next"] == len(page["records"])
 
 
-def test_trimmed_records_are_gone(client: Client, name: str) -> None:
+def test_reading_trimmed_records_fails(client: Client, name: str) -> None:
     path = create(client, name, segment_bytes=65_536)
     for _ in range(4):
         append(client, path, *["x" * 10_000] * 6)
@@ -269,7 +269,9 @@ def test_records_a_consumer_needs_are_kept_unless_forced(client: Client, name: s
     assert client.get(f"{path}/next?consumer=slow").status == 410
 
 
-def test_a_damaged_record_tells_its_place_and_never_its_bytes(client: Client, server: Running, name: str) -> None:
+def test_a_damaged_record_is_reported_with_its_position_and_never_served(
+    client: Client, server: Running, name: str
+) -> None:
     path = create(client, name)
     append(client, path, "before", "secret", "after")
     [log] = Path(f"{server.path}.streams", "flat", name).glob("*.log")
@@ -295,7 +297,7 @@ def test_a_damaged_record_tells_its_place_and_never_its_bytes(client: Client, se
 # Consumers
 
 
-def test_a_consumer_goes_on_after_the_last_record_it_has_processed(client: Client, stream: str) -> None:
+def test_a_consumer_continues_after_its_last_committed_record(client: Client, stream: str) -> None:
     append(client, stream, *range(5))
     assert [r["data"] for r in client.get(f"{stream}/next?consumer=c&limit=2").json["records"]] == [0, 1]
     assert [r["data"] for r in client.get(f"{stream}/next?consumer=c&limit=2").json["records"]] == [0, 1]
@@ -323,7 +325,7 @@ def test_ids_of_consumers_are_unique(client: Client, stream: str) -> None:
         assert client.get(f"{stream}/next?consumer={bad}").status == 422
 
 
-def test_positions_and_records_outlive_the_server(serve: Fresh) -> None:
+def test_positions_and_records_survive_a_restart(serve: Fresh) -> None:
     first = serve()
     with first.client() as client:
         path = create(client, "s")
@@ -335,7 +337,7 @@ def test_positions_and_records_outlive_the_server(serve: Fresh) -> None:
         assert append(client, path, "d")["first"] == 3
 
 
-# Around it
+# Access, metrics and retention
 
 
 def test_streams_require_the_admin_token(serve: Fresh) -> None:
@@ -366,7 +368,7 @@ def test_metrics_include_streams(client: Client, stream: str) -> None:
     assert "penstock_stream_append_seconds_count" in text
 
 
-def test_the_server_trims_by_itself(serve: Fresh) -> None:
+def test_the_server_trims_streams_automatically(serve: Fresh) -> None:
     with serve(trim_ms=10).client() as client:
         path = create(client, "s", segment_bytes=65_536, retention_bytes=70_000)
         for _ in range(6):
@@ -382,16 +384,16 @@ def test_json_stays_exact(client: Client, stream: str) -> None:
     assert b'{"n": 12345678901234567890, "f": 1.0}' in client.get(f"{stream}/records").body
 
 
-def test_without_pyarrow_arrow_is_refused_with_what_to_install(
+def test_without_pyarrow_an_arrow_request_is_refused_with_the_missing_extra(
     client: Client, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = arrow(pa.table({"data": ["x"]}))
     with penstock.connect(f"http://127.0.0.1:{client.port}") as sdk:
         monkeypatch.setitem(sys.modules, "pyarrow", None)
         sent = client.post(f"{stream}/records", body, content_type=ARROW)
-        asked = client.get(f"{stream}/records", accept=ARROW)
-        assert (sent.status, asked.status) == (415, 406)
-        for answer in (sent, asked):
+        read = client.get(f"{stream}/records", accept=ARROW)
+        assert (sent.status, read.status) == (415, 406)
+        for answer in (sent, read):
             assert answer.json["code"] == "missing_extra"
             assert "pip install 'penstock-mq[arrow]'" in answer.json["hint"]
         with pytest.raises(penstock.MissingExtra):

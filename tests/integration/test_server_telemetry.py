@@ -1,4 +1,4 @@
-"""Observability: metrics, the canary, health, and traces."""
+"""Observability: metrics, the canary, health and traces."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SOON = 30.0
 
 
 def samples(answer: Answer) -> dict[str, float]:
-    """By name and labels, the labels in order."""
+    """Return the samples by name and sorted labels."""
     found = {}
     for line in answer.body.decode().splitlines():
         if not line.startswith("#"):
@@ -58,7 +58,7 @@ def wait_for(client: Client, condition: Callable[[dict[str, float]], bool]) -> d
     return found
 
 
-def test_the_metrics_are_there_and_right(serve: Fresh) -> None:
+def test_metrics_are_complete_and_correct(serve: Fresh) -> None:
     with serve(sweep_ms=50).client() as client:
         queue = client.queue("q", max_attempts=2, backoff_ms=0)
         client.post(f"{queue}/messages", {"messages": [{"payload": n} for n in range(5)]})
@@ -95,7 +95,7 @@ def test_the_canary_runs_after_its_first_interval_and_is_measured(serve: Fresh) 
     with serve(canary_ms=1_000, canary_slo_ms=60_000).client() as client:
         queue = client.queue("q")
         assert client.post(f"{queue}/messages", {"payload": 1}).json["id"] == 1
-        # A scrape may fall between the two metrics of one round, so wait for both.
+        # A scrape may fall between the two metrics of one round, so wait until both are there.
         found = wait_for(
             client,
             lambda found: (
@@ -109,15 +109,15 @@ def test_the_canary_runs_after_its_first_interval_and_is_measured(serve: Fresh) 
 
 
 def test_canaries_of_servers_on_one_store_receive_their_own_messages(tmp_path: Path) -> None:
-    async def sing() -> list[bool]:
+    async def run_canaries() -> list[bool]:
         brokers = [Broker(SqliteStore(tmp_path / "q.db")) for _ in range(2)]
         canaries = [BackgroundJobs(broker, Settings(), Metrics(broker), LogLines()) for broker in brokers]
-        heard = [await asyncio.gather(*(canary._canary_round_trip() for canary in canaries)) for _ in range(3)]
+        rounds = [await asyncio.gather(*(canary._canary_round_trip() for canary in canaries)) for _ in range(3)]
         for broker in brokers:
             await broker.close()
-        return [each for both in heard for each in both]
+        return [each for both in rounds for each in both]
 
-    assert all(asyncio.run(sing()))
+    assert all(asyncio.run(run_canaries()))
 
 
 def test_a_canary_that_does_not_return_counts_as_failed(serve: Fresh) -> None:
@@ -162,7 +162,7 @@ def test_a_server_that_cannot_take_pushes_is_not_ready(serve: Fresh) -> None:
                 pushed = pool.submit(pusher.post, f"{queue}/messages", {"payload": 1})
                 while not server.app.broker.store._is_locked_out:
                     time.sleep(0.01)
-                assert client.get("/readyz").status == 503, "also while a push waits for the lock"
+                assert client.get("/readyz").status == 503, "even while a push waits for the lock"
                 assert client.get("/healthz").status == 200
                 other.execute("ROLLBACK")
                 assert pushed.result().status == 201
@@ -172,7 +172,7 @@ def test_a_server_that_cannot_take_pushes_is_not_ready(serve: Fresh) -> None:
 def test_a_server_that_shares_its_file_with_busy_writers_is_ready(
     serve: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A commit may take long on a busy machine; what counts is that there are commits.
+    # On a busy machine a commit may take long. The server counts as ready as long as commits happen.
     monkeypatch.setattr("penstock.server.api.operations.OBSTACLE_LOOKS", 1_000)
     server = serve()
     over = threading.Event()
@@ -201,7 +201,7 @@ def test_a_server_that_shares_its_file_with_busy_writers_is_ready(
     assert {(answer.status, answer.json["checks"]["writes"]) for answer in answers} == {(200, "ok")}
 
 
-def test_a_journal_that_stands_still_is_shown_and_the_server_stays_ready(
+def test_a_stalled_journal_is_reported_and_the_server_stays_ready(
     serve: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
@@ -297,7 +297,7 @@ def named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
     return [span for span in exporter.get_finished_spans() if span.name == name]
 
 
-def test_the_consumer_s_span_is_linked_to_the_producer_s_trace(tmp_path: Path) -> None:
+def test_a_consumer_span_is_linked_to_the_producers_trace(tmp_path: Path) -> None:
     async def scenario(app: App) -> None:
         await app.broker.push("q", [PushItem(payload=b"1", headers={"traceparent": PARENT})], create=QueueOptions())
         await app.broker.push("q", [PushItem(payload=b"2", headers={"traceparent": "nonsense"})])
@@ -318,7 +318,7 @@ def test_the_consumer_s_span_is_linked_to_the_producer_s_trace(tmp_path: Path) -
     assert all(span.attributes and span.attributes["penstock.commands"] for span in commits)
 
 
-def test_the_producer_s_span_is_the_child_of_its_caller(tmp_path: Path) -> None:
+def test_a_producer_span_is_a_child_of_its_caller(tmp_path: Path) -> None:
     async def scenario(app: App) -> None:
         await app.broker.configure("q", create=QueueOptions())
         await ask(app, "POST", "/queues/q/messages", b'{"payload": 1}', headers=[(b"traceparent", PARENT.encode())])
@@ -333,8 +333,9 @@ def test_the_producer_s_span_is_the_child_of_its_caller(tmp_path: Path) -> None:
     assert f"{push.parent.span_id:016x}" == PARENT.split("-")[2]
 
 
-def test_a_collector_that_does_not_answer_does_not_keep_a_server_from_stopping(tmp_path: Path) -> None:
-    """The SDK's batching is real; its exporter, which the tests do without, hangs as one does that gets no answer."""
+def test_an_unresponsive_collector_does_not_prevent_shutdown(tmp_path: Path) -> None:
+    """The batching is the SDK's own. Its exporter, which is not installed for the tests, hangs like one without a
+    response."""
     module = tmp_path / "opentelemetry/exporter/otlp/proto/http/trace_exporter.py"
     module.parent.mkdir(parents=True)
     module.write_text(
@@ -353,7 +354,7 @@ def test_a_collector_that_does_not_answer_does_not_keep_a_server_from_stopping(t
         assert "exporting" in server.text()
 
 
-def test_a_server_that_does_not_trace_loads_nothing_of_it() -> None:
+def test_a_server_without_tracing_does_not_import_opentelemetry() -> None:
     script = """
         import json, sys
         import penstock.server.serve

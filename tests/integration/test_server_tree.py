@@ -1,4 +1,4 @@
-"""The tree API over HTTP, call by call."""
+"""The tree API over HTTP, endpoint by endpoint."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def configure(client: Client, ns: str, queue: str = "q", **options: Any) -> Answ
 # Configuring
 
 
-def test_a_configured_queue_is_answered_with_every_option_filled_in(client: Client, name: str) -> None:
+def test_configuring_a_queue_returns_every_option(client: Client, name: str) -> None:
     answer = configure(client, name, priority=10, ttl=3600, windowBuffer=0.5)
     assert answer.status == 201
     assert answer.json == {
@@ -98,7 +98,7 @@ def test_a_bad_name_is_refused(client: Client, name: str, bad: str) -> None:
 # Pushing
 
 
-def test_a_first_push_makes_the_queue_with_the_defaults_of_the_tree(client: Client, name: str) -> None:
+def test_a_first_push_creates_the_queue_with_the_defaults_of_the_tree(client: Client, name: str) -> None:
     [pushed] = push(client, item(name))
     assert pushed["id"] == pushed["transactionId"]
     assert pushed["status"] == "queued"
@@ -106,12 +106,12 @@ def test_a_first_push_makes_the_queue_with_the_defaults_of_the_tree(client: Clie
     assert (options["lease_ms"], options["max_attempts"], options["backoff"]) == (300_000, 4, "fixed")
 
 
-def test_a_missing_queue_is_404_when_it_is_not_to_be_made(client: Client, name: str) -> None:
+def test_a_missing_queue_is_404_if_it_must_exist(client: Client, name: str) -> None:
     answer = client.post(PUSH, {"items": [item(name)], "config": {"autoCreate": False}})
     assert (answer.status, answer.json["code"]) == (404, "unknown_queue")
 
 
-def test_a_transaction_id_is_one_message_even_when_it_is_done(client: Client, name: str) -> None:
+def test_a_transaction_id_is_one_message_even_after_completion(client: Client, name: str) -> None:
     [first] = push(client, item(name, transactionId=f"{name}-1"))
     [again] = push(client, item(name, transactionId=f"{name}-1"))
     assert (again["status"], again["id"]) == ("duplicate", first["id"])
@@ -120,7 +120,7 @@ def test_a_transaction_id_is_one_message_even_when_it_is_done(client: Client, na
     assert push(client, item(name, transactionId=f"{name}-1"))[0]["status"] == "duplicate"
 
 
-def test_a_transaction_id_of_another_queue_is_refused_and_not_swallowed(client: Client, name: str) -> None:
+def test_a_transaction_id_of_another_queue_is_refused_with_an_error(client: Client, name: str) -> None:
     taken = item(name, queue="other", transactionId=f"{name}-1")
     push(client, item(name, transactionId=f"{name}-1"))
     alone = client.post(PUSH, {"items": [taken]})
@@ -144,13 +144,13 @@ def test_a_key_cannot_find_transaction_ids_of_other_queues(serve: Fresh) -> None
             acked = ack(client, {"transactionId": "order-42"})
             assert acked.status == 403
             assert b"secret" not in pushed.body + acked.body
-        # And its own ids do not make messages of others duplicates.
+        # Its own ids must not make messages of other keys duplicates either.
         with server.client(key) as client:
             push(client, item("mine", transactionId="order-43"))
         assert admin.post(PUSH, {"items": [item("other", transactionId="order-43")]}).status == 409
 
 
-def test_a_transaction_id_is_free_again_when_its_queue_is_removed(client: Client, name: str) -> None:
+def test_a_transaction_id_is_free_again_when_its_queue_is_dropped(client: Client, name: str) -> None:
     [first] = push(client, item(name, "lost", transactionId=f"{name}-1"))
     assert client.delete(f"/queues/{name}%2Ft%2Fq?force=true").status == 200
     [again] = push(client, item(name, "kept", transactionId=f"{name}-1"))
@@ -159,7 +159,7 @@ def test_a_transaction_id_is_free_again_when_its_queue_is_removed(client: Client
     assert (message["payload"], ack(client, message).status) == ("kept", 200)
 
 
-def test_an_export_of_a_queue_of_the_tree_adds_nothing_to_it(client: Client, name: str) -> None:
+def test_importing_an_export_into_its_own_queue_adds_nothing(client: Client, name: str) -> None:
     push(client, item(name), item(name, transactionId=f"{name}-1"))
     exported = client.get(f"/queues/{name}%2Ft%2Fq/export").body
     answer = client.post(f"/queues/{name}%2Ft%2Fq/import", exported, content_type="application/x-ndjson")
@@ -175,7 +175,7 @@ def test_the_uuid_of_a_message_is_not_a_transaction_id_of_another(client: Client
     assert elsewhere.json["code"] == "key_taken"
 
 
-def test_items_stand_alone_and_are_answered_in_order(client: Client, name: str) -> None:
+def test_items_succeed_or_fail_separately_and_in_order(client: Client, name: str) -> None:
     configure(client, name, maxSize=2)
     sent = [item(name, 1), item(name, 2, queue="free"), item(name, 3), item(name, 4)]
     pushed = push(client, *sent, status=207)
@@ -186,7 +186,7 @@ def test_items_stand_alone_and_are_answered_in_order(client: Client, name: str) 
     assert "Retry-After" in refused.headers
 
 
-def test_in_batch_mode_it_is_all_or_nothing(client: Client, name: str) -> None:
+def test_a_push_in_batch_mode_is_all_or_nothing(client: Client, name: str) -> None:
     configure(client, name, maxSize=1)
     sent = [item(name, 1, queue="free"), item(name, 2), item(name, 3)]
     refused = client.post(PUSH, {"items": sent, "config": {"batchMode": True}})
@@ -198,7 +198,7 @@ def test_in_batch_mode_it_is_all_or_nothing(client: Client, name: str) -> None:
 # Popping
 
 
-def test_the_three_scopes_by_queue_priority_then_age(client: Client, name: str) -> None:
+def test_a_pop_by_scope_orders_by_queue_priority_then_age(client: Client, name: str) -> None:
     configure(client, name, queue="high", priority=5)
     push(client, item(name, 1), item(name, 2, task="u"), item(name, 3, queue="high"))
     assert [m["payload"] for m in pop(client, f"{name}/task/t/queue/high")] == [3]
@@ -254,7 +254,7 @@ def test_waiting_for_a_queue_does_not_create_it(client: Client, name: str, path:
     assert client.get(f"/queues?prefix={name}").json["queues"] == []
 
 
-def test_an_unknown_option_is_answered_with_the_known_ones(client: Client, name: str) -> None:
+def test_an_unknown_option_is_refused_with_the_known_ones(client: Client, name: str) -> None:
     answer = configure(client, name, leaseTim=1)
     assert (answer.status, answer.json["field"]) == (422, "options.leaseTim")
     for option in ("leaseTime", "retryLimit", "requireLeaseToken"):
@@ -270,7 +270,7 @@ def test_a_queue_may_require_the_lease_token(client: Client, name: str) -> None:
     assert ack(client, message, leaseToken=message["leaseToken"]).status == 200
 
 
-def test_a_queue_that_is_not_there_is_empty(client: Client, name: str) -> None:
+def test_a_missing_queue_is_empty(client: Client, name: str) -> None:
     assert client.get(f"/api/v1/pop/ns/{name}/task/t/queue/q").status == 204
     assert client.get(f"/api/v1/pop/ns/{name}/task/t/queue/q.dlq?wait=true&timeout=100").status == 204
 
@@ -287,7 +287,7 @@ def test_a_completed_message_cannot_be_acked_again(client: Client, name: str) ->
     assert ack(client, message).status == 404
 
 
-def test_failed_is_tried_again_until_it_is_a_dead_letter(client: Client, name: str) -> None:
+def test_a_failed_message_is_retried_until_it_is_a_dead_letter(client: Client, name: str) -> None:
     configure(client, name, retryLimit=1, retryDelay=0)
     [pushed] = push(client, item(name))
     for retry, status, scheduled in ((0, "failed", True), (1, "dead_letter", False)):
@@ -334,7 +334,7 @@ def test_a_lease_of_another_api_can_be_acked(client: Client, name: str, own: boo
     assert ack(client, pushed).status == 404
 
 
-def test_a_batch_settles_each_by_itself(client: Client, name: str) -> None:
+def test_each_item_of_a_batch_ack_is_settled_separately(client: Client, name: str) -> None:
     configure(client, name, queue="other")
     push(client, item(name, 1), item(name, 2, queue="other"), item(name, 3))
     one, two, three = pop(client, name)
@@ -350,7 +350,7 @@ def test_a_batch_settles_each_by_itself(client: Client, name: str) -> None:
     assert answer.json["results"][2]["retryScheduled"] is True
 
 
-def test_keys_reach_their_own_queue_and_no_other(serve: Fresh) -> None:
+def test_a_key_grants_access_to_its_own_queue_only(serve: Fresh) -> None:
     server = serve(auth_token="a-token")
     with server.client() as admin:
         for ns in ("mine", "theirs"):

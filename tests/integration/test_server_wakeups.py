@@ -1,4 +1,4 @@
-"""Everything that makes a message ready wakes a waiting poll, also in combination."""
+"""Everything that makes a message ready wakes a waiting poll, also in combination with other features."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield server
 
 
-class Waiting:
-    """A call that waits for a minute unless it is woken."""
+class WaitingRequest:
+    """A request that waits for a minute unless it is woken."""
 
     def __init__(self, server: Running, method: str, path: str) -> None:
         def ask() -> None:
@@ -41,7 +41,7 @@ class Waiting:
 
     def woken(self) -> Answer:
         self._thread.join(SOON)
-        assert not self._thread.is_alive(), "it was not woken"
+        assert not self._thread.is_alive(), "the request was not woken"
         return self.answer
 
 
@@ -55,49 +55,51 @@ def test_a_resume_wakes_polls_for_messages_due_later(server: Running, client: Cl
     queue = client.queue(name)
     client.post(f"{queue}/pause")
     client.post(f"{queue}/messages", {"payload": 1, "delay_ms": 300})
-    waiting = Waiting(server, "POST", f"{queue}/poll?wait_ms=60000")
+    waiting = WaitingRequest(server, "POST", f"{queue}/poll?wait_ms=60000")
     client.post(f"{queue}/resume")
     assert len(waiting.woken().json["messages"]) == 1
 
 
 def test_a_lease_that_expires_into_a_dead_letter_wakes_a_poll(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
-    waiting = Waiting(server, "POST", f"{queue}.dlq/poll?wait_ms=60000")
+    waiting = WaitingRequest(server, "POST", f"{queue}.dlq/poll?wait_ms=60000")
     client.post(f"{queue}/messages", {"payload": 1})
     client.post(f"{queue}/poll?visibility_ms=100")
     assert len(waiting.woken().json["messages"]) == 1
 
 
-def test_a_settled_dead_letter_opens_a_place_in_its_queue(server: Running, client: Client, name: str) -> None:
+def test_settling_a_dead_letter_frees_a_slot_in_flight(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1, max_in_flight=1)
     bury(client, queue)
     [dead] = client.post(f"{queue}.dlq/poll").json["messages"]
     client.post(f"{queue}/messages", {"payload": 2})
-    waiting = Waiting(server, "POST", f"{queue}/poll?wait_ms=60000")
+    waiting = WaitingRequest(server, "POST", f"{queue}/poll?wait_ms=60000")
     client.post(f"{queue}.dlq/ack", {"id": dead["id"], "token": dead["token"]})
     assert len(waiting.woken().json["messages"]) == 1
 
 
-def test_a_redrive_by_the_name_of_the_dead_letters_wakes(server: Running, client: Client, name: str) -> None:
+def test_a_redrive_by_the_dead_letter_name_wakes_polls(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     bury(client, queue)
-    waiting = Waiting(server, "POST", f"{queue}/poll?wait_ms=60000")
+    waiting = WaitingRequest(server, "POST", f"{queue}/poll?wait_ms=60000")
     client.post(f"{queue}.dlq/dlq/requeue")
     assert len(waiting.woken().json["messages"]) == 1
 
 
 def test_a_dropped_queue_ends_polls_of_its_dead_letters(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name)
-    waiting = Waiting(server, "POST", f"{queue}.dlq/poll?wait_ms=60000")
+    waiting = WaitingRequest(server, "POST", f"{queue}.dlq/poll?wait_ms=60000")
     client.ask("DELETE", queue)
     assert waiting.woken().status == 404
 
 
-def test_a_namespace_still_waits_when_a_poll_of_its_queue_has_left(server: Running, client: Client, name: str) -> None:
+def test_a_namespace_poll_still_waits_when_a_poll_of_its_queue_has_left(
+    server: Running, client: Client, name: str
+) -> None:
     client.post("/api/v1/configure", {"ns": name, "task": "t", "queue": "q"})
     path = f"/queues/{name}%2Ft%2Fq"
-    everywhere = Waiting(server, "GET", f"/api/v1/pop/ns/{name}?wait=true&timeout=60000")
-    here = Waiting(server, "POST", f"{path}/poll?wait_ms=200")
+    everywhere = WaitingRequest(server, "GET", f"/api/v1/pop/ns/{name}?wait=true&timeout=60000")
+    here = WaitingRequest(server, "POST", f"{path}/poll?wait_ms=200")
     client.post(f"{path}/messages", {"payload": 1, "delay_ms": 3_000})
     assert here.woken().json["messages"] == []
     assert everywhere.woken().status == 200

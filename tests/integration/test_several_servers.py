@@ -1,5 +1,5 @@
-"""Several servers on one PostgreSQL: each sees changes of the others at once, and they survive the loss of one of them
-and outages of the database."""
+"""Several servers on one PostgreSQL: each sees the others' changes at once, and clients survive the loss of a server or
+an outage of the database."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def url(server: Running) -> str:
 
 
 class Poll(threading.Thread):
-    """A long poll, by hand, that is known to wait."""
+    """A long poll that is known to be waiting."""
 
     def __init__(self, server: Running, wait_ms: int) -> None:
         super().__init__()
@@ -79,11 +79,11 @@ def in_threads(*works: Callable[[], object]) -> None:
         thread.join()
 
 
-# What one server does
+# One server's changes at another
 
 
 def test_every_push_at_one_server_wakes_a_poll_at_another(store: str, tmp_path: Path) -> None:
-    # So close together that the listening thread reports most of them.
+    # The two pushes are so close together that the notifier thread usually reports them together.
     with two_servers(store, tmp_path) as (one, two), penstock.connect(url(one)) as client:
         queue = client.create_queue("q")
         for number in range(30):
@@ -108,7 +108,7 @@ def test_a_drop_at_one_server_is_seen_by_another_at_once(pair: tuple[penstock.Cl
     assert [message.payload for message in here.queue("q").lease(9)] == ["new"]
 
 
-def test_options_changed_at_one_server_hold_at_another_at_once(pair: tuple[penstock.Client, penstock.Client]) -> None:
+def test_options_changed_at_one_server_apply_at_another_at_once(pair: tuple[penstock.Client, penstock.Client]) -> None:
     here, there = pair
     here.create_queue("q", max_in_flight=1)
     there.queue("q").push_many(["a", "b", "c"])
@@ -136,7 +136,7 @@ def test_a_resume_at_one_server_wakes_a_poll_at_another(store: str, tmp_path: Pa
 # Sweeping
 
 
-def test_leases_that_two_servers_sweep_at_once_come_back_once() -> None:
+def test_leases_swept_by_two_servers_are_redelivered_once() -> None:
     world = PostgresUnderTest()
     try:
         other = world.open_another()
@@ -162,10 +162,10 @@ def test_leases_that_two_servers_sweep_at_once_come_back_once() -> None:
         world.close_all()
 
 
-# Servers that go
+# Servers that stop
 
 
-def test_a_rolling_restart_is_not_an_error_for_a_client_that_retries(store: str, tmp_path: Path) -> None:
+def test_a_rolling_restart_causes_no_error_for_a_client_that_retries(store: str, tmp_path: Path) -> None:
     defaults: dict[str, Any] = {"data": str(tmp_path), "access_log": False, "canary_ms": 0, "store": store}
     servers = [Running(Settings(port=0, **defaults)) for _ in range(2)]
     urls = [url(server) for server in servers]
@@ -208,7 +208,7 @@ def test_a_rolling_restart_is_not_an_error_for_a_client_that_retries(store: str,
     assert got == sent
 
 
-# A database that goes away
+# Outages of the database
 
 
 def test_during_an_outage_polls_end_empty_and_other_calls_get_retry_after(tmp_path: Path) -> None:
@@ -266,14 +266,14 @@ def test_a_silent_database_connection_does_not_block_forever(store: str, tmp_pat
             eventually(lambda: client.get("/readyz").status == 200)
             assert client.post("/queues/q/messages", {"payload": 2}).status == 201
             payloads = [each["payload"] for each in client.post("/queues/q/poll?batch=9").json["messages"]]
-            # A delayed push may have succeeded after all.
+            # The delayed push may have succeeded after all.
             assert payloads in ([2], [1, 2])
     finally:
         relay.close()
 
 
-def test_a_push_that_was_kept_though_its_answer_was_lost_is_one_message(store: str, tmp_path: Path) -> None:
-    # What a push is made of is sent with its commit, as text on a connection's first push. Servers commit other things.
+def test_a_push_with_a_lost_response_adds_one_message(store: str, tmp_path: Path) -> None:
+    # On a connection's first push the SQL text is sent with the commit. Other commits of the server do not contain it.
     with Cutter(cluster().folder, cut_before=False, at=b".message (place") as cutter:
         schema = store.rpartition("=")[2]
         cut = f"postgresql://postgres@/postgres?host={cutter.folder}&schema={schema}"

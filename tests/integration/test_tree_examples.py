@@ -98,7 +98,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield server
 
 
-def test_the_examples_word_for_word(server: Running) -> None:
+def test_the_examples_run_word_for_word(server: Running) -> None:
     done = subprocess.run(
         ["node", "--input-type=module", "-e", SCRIPT, f"http://127.0.0.1:{server.port}"],
         capture_output=True,

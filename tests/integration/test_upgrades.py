@@ -1,4 +1,4 @@
-"""Stores of every released version are opened and migrated; those of a newer version are refused."""
+"""Stores of every released version are opened and migrated. Stores of a newer version are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def url(request: pytest.FixtureRequest, release: Path, tmp_path: Path) -> str:
     return f"{cluster().url}&schema={schema}"
 
 
-def test_a_store_of_a_released_version_is_opened_with_all_that_is_in_it(url: str) -> None:
+def test_a_store_of_a_released_version_is_opened_with_all_its_data(url: str) -> None:
     with penstock.connect(url) as client:
         assert [queue.name for queue in client.queues()] == ["emails", "shop/orders/new", "still"]
         emails = client.queue("emails")
@@ -77,7 +77,7 @@ def test_a_database_of_a_newer_version_is_refused(store: str, schema: str) -> No
 
 
 def test_a_process_of_an_older_version_gets_an_error_after_an_upgrade(tmp_path: Path) -> None:
-    """It would not see leases that are stored as ranges, and lease their messages again."""
+    """An older version cannot see leases stored as ranges, and would lease their messages again."""
     path = tmp_path / "tasks.db"
     with penstock.connect(f"sqlite:///{path}") as client, closing(sqlite3.connect(path)) as older:
         client.create_queue("q")

@@ -20,8 +20,8 @@ from penstock.broker.waiters_async import Waiters
 from penstock.broker.waiters_threads import ThreadWaiters
 from penstock.store.sqlite import SqliteStore
 
+# Seconds until an unwoken wait ends; a wait that ends well before that was woken.
 LONG = 60
-"""Seconds that a wait lasts unless it is woken; a wait that ends well before was woken."""
 SOON = 20
 
 
@@ -36,8 +36,8 @@ def queue(path: Path) -> Iterator[LiteQueue]:
         yield queue
 
 
-def while_waiting(queue: LiteQueue, act: Callable[[], Any], **options: Any) -> bytes:
-    """What a pop gets that waits while something is done."""
+def pop_while(queue: LiteQueue, act: Callable[[], Any], **options: Any) -> bytes:
+    """Return the message of a pop that waits while `act` runs."""
     with ThreadPoolExecutor(1) as pool:
         started = time.monotonic()
         popped = pool.submit(queue.pop, wait=LONG, **options)
@@ -49,11 +49,11 @@ def while_waiting(queue: LiteQueue, act: Callable[[], Any], **options: Any) -> b
     return message.data
 
 
-def run_apart(script: str) -> subprocess.CompletedProcess[str]:
+def run_in_process(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=100)
 
 
-class Unchanged:
+class IdleStore:
     """A store without other writers."""
 
     def version(self, topic: str | None = None) -> int:
@@ -63,43 +63,43 @@ class Unchanged:
         return None
 
 
-def test_a_put_in_another_thread_wakes(queue: LiteQueue) -> None:
-    assert while_waiting(queue, lambda: queue.put(b"x")) == b"x"
+def test_a_put_in_another_thread_wakes_a_pop(queue: LiteQueue) -> None:
+    assert pop_while(queue, lambda: queue.put(b"x")) == b"x"
 
 
-def test_a_put_through_another_open_file_wakes(queue: LiteQueue, path: Path) -> None:
+def test_a_put_through_another_handle_wakes_a_pop(queue: LiteQueue, path: Path) -> None:
     with LiteQueue(path) as other:
-        assert while_waiting(queue, lambda: other.put(b"x")) == b"x"
+        assert pop_while(queue, lambda: other.put(b"x")) == b"x"
 
 
-def test_a_put_in_another_process_wakes(queue: LiteQueue, path: Path) -> None:
+def test_a_put_in_another_process_wakes_a_pop(queue: LiteQueue, path: Path) -> None:
     script = f"from penstock import LiteQueue\nLiteQueue({str(path)!r}).put(b'x')"
-    assert while_waiting(queue, lambda: run_apart(script)) == b"x"
+    assert pop_while(queue, lambda: run_in_process(script)) == b"x"
 
 
-def test_a_queue_may_be_waited_for_before_it_is_made(queue: LiteQueue, path: Path) -> None:
+def test_a_pop_can_wait_for_a_queue_that_does_not_exist_yet(queue: LiteQueue, path: Path) -> None:
     with LiteQueue(path) as other:
-        assert while_waiting(queue, lambda: other.put(b"x", "later"), qname="later") == b"x"
+        assert pop_while(queue, lambda: other.put(b"x", "later"), qname="later") == b"x"
 
 
-def test_a_message_that_falls_due_wakes(queue: LiteQueue) -> None:
-    assert while_waiting(queue, lambda: queue.put(b"x", delay=0.3)) == b"x"
+def test_a_message_that_becomes_due_wakes_a_pop(queue: LiteQueue) -> None:
+    assert pop_while(queue, lambda: queue.put(b"x", delay=0.3)) == b"x"
 
 
-def test_an_expired_lease_wakes_a_poll(queue: LiteQueue) -> None:
+def test_an_expired_lease_wakes_a_pop(queue: LiteQueue) -> None:
     queue.put(b"x")
     queue.pop(timeout=0.5)
-    assert while_waiting(queue, lambda: None) == b"x"
+    assert pop_while(queue, lambda: None) == b"x"
 
 
-def test_a_nack_wakes(queue: LiteQueue) -> None:
+def test_a_nack_wakes_a_pop(queue: LiteQueue) -> None:
     queue.put(b"x")
     message = queue.pop()
     assert message is not None
-    assert while_waiting(queue, lambda: queue.nack(message, delay=0)) == b"x"
+    assert pop_while(queue, lambda: queue.nack(message, delay=0)) == b"x"
 
 
-def test_as_many_wake_as_there_are_messages(queue: LiteQueue) -> None:
+def test_each_message_wakes_one_pop(queue: LiteQueue) -> None:
     with ThreadPoolExecutor(20) as pool:
         popped = [pool.submit(queue.pop, wait=LONG) for _ in range(20)]
         time.sleep(0.1)
@@ -116,12 +116,12 @@ def test_an_empty_queue_pops_nothing(queue: LiteQueue) -> None:
     assert 0.3 <= time.monotonic() - started < SOON
 
 
-def test_a_clock_that_stands_still_does_not_make_a_wait_endless(path: Path) -> None:
+def test_a_stopped_clock_does_not_make_a_wait_endless(path: Path) -> None:
     with LiteQueue(path, clock=lambda: 1_000_000) as queue:
         assert queue.pop(wait=0.1) is None
 
 
-def test_waiting_does_not_keep_the_processor_busy(queue: LiteQueue) -> None:
+def test_waiting_uses_hardly_any_cpu(queue: LiteQueue) -> None:
     queue.pop(wait=0.01)
     before = time.thread_time()
     assert queue.pop(wait=2) is None
@@ -170,7 +170,7 @@ def test_a_put_between_check_and_wait_is_not_missed_by_a_coroutine(path: Path) -
 @pytest.mark.parametrize("topic", ["orders/eu/q", "orders/eu/", "orders/"])
 def test_a_push_committed_before_an_empty_check_ends_the_wait(topic: str) -> None:
     async def wait() -> None:
-        waiters = Waiters(Unchanged())
+        waiters = Waiters(IdleStore())
         ticket = waiters.ticket(topic)
         waiters.wake("orders/eu/q", 1)
         waiters.looked(ticket)
@@ -180,8 +180,8 @@ def test_a_push_committed_before_an_empty_check_ends_the_wait(topic: str) -> Non
     asyncio.run(wait())
 
 
-def test_a_program_may_end_with_a_queue_open(path: Path) -> None:
-    done = run_apart(
+def test_a_program_can_exit_with_an_open_queue(path: Path) -> None:
+    done = run_in_process(
         f"""
         import threading
         from penstock import LiteQueue
@@ -198,7 +198,7 @@ def test_a_program_may_end_with_a_queue_open(path: Path) -> None:
 
 
 def test_ctrl_c_ends_a_wait_and_leaves_the_queue_usable(path: Path) -> None:
-    done = run_apart(
+    done = run_in_process(
         f"""
         import os, signal, threading, time
         from penstock import LiteQueue
@@ -217,13 +217,13 @@ def test_ctrl_c_ends_a_wait_and_leaves_the_queue_usable(path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "b'x'\n", "")
 
 
-def test_ctrl_c_at_any_moment_leaves_no_lock_and_no_half_done_work(path: Path) -> None:
-    done = run_apart(
+def test_ctrl_c_at_any_moment_leaves_no_lock_and_no_partial_work(path: Path) -> None:
+    done = run_in_process(
         f"""
         import os, random, signal, threading, time
         from penstock import LiteQueue, StoreError
         queue = LiteQueue({str(path)!r}, durability="relaxed")
-        chance, over, told, armed = random.Random(1), threading.Event(), [], False
+        chance, over, stored_ids, armed = random.Random(1), threading.Event(), [], False
         def on_signal(*_):
             global armed
             if armed:
@@ -247,15 +247,15 @@ def test_ctrl_c_at_any_moment_leaves_no_lock_and_no_half_done_work(path: Path) -
         while not over.is_set():
             try:
                 armed = True
-                told.append(queue.put(b"y", "main"))
+                stored_ids.append(queue.put(b"y", "main"))
                 armed = False
             except KeyboardInterrupt:
                 pass
         for each in workers:
             each.join()
         there = {{message.id for message in queue.pop_many(10_000, "main")}}
-        assert there >= set(told[:9_000])
-        assert len(there) - len(told) <= 40
+        assert there >= set(stored_ids[:9_000])
+        assert len(there) - len(stored_ids) <= 40
         queue.close()
         """
     )
@@ -265,9 +265,9 @@ def test_ctrl_c_at_any_moment_leaves_no_lock_and_no_half_done_work(path: Path) -
 
 
 @pytest.mark.parametrize("first", ["n/t/q", "n/t/"])
-def test_a_leaving_poll_passes_its_wake_up_to_a_namespace_poll(first: str) -> None:
+def test_a_cancelled_poll_passes_its_wake_up_to_a_namespace_poll(first: str) -> None:
     async def main() -> None:
-        waiters = Waiters(Unchanged())
+        waiters = Waiters(IdleStore())
         leaving, staying = (asyncio.ensure_future(waiters.wait(waiters.ticket(topic), LONG)) for topic in (first, "n/"))
         await asyncio.sleep(0)
         waiters.wake("n/t/q", 1)

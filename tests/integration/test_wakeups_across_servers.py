@@ -1,4 +1,4 @@
-"""A push on one server wakes the polls of that queue on another, and no others."""
+"""A push on one server wakes the polls of that queue on another server, and no others."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def url() -> Iterator[str]:
     drop_schema(schema)
 
 
-class Counting(Broker):
+class CountingBroker(Broker):
     """A server's broker that counts its leases."""
 
     def __init__(self, url: str) -> None:
         store = PostgresStore(url, journal=False)
-        # However slow the machine is, a poll does not look again before it is woken.
+        # Even on a slow machine, a poll must not check again before it is woken.
         store._context.slow_seconds = math.inf
         super().__init__(store)
         self.leases = 0
@@ -53,8 +53,8 @@ class Counting(Broker):
 
 
 @asynccontextmanager
-async def two_brokers(url: str) -> AsyncIterator[tuple[Counting, Counting]]:
-    here, there = Counting(url), Counting(url)
+async def two_brokers(url: str) -> AsyncIterator[tuple[CountingBroker, CountingBroker]]:
+    here, there = CountingBroker(url), CountingBroker(url)
     try:
         yield here, there
     finally:
@@ -75,7 +75,7 @@ def make(broker: Broker, names: list[str], **options: Any) -> None:
         )
 
 
-def run(test: Callable[[Counting, Counting], Awaitable[None]], url: str) -> None:
+def run(test: Callable[[CountingBroker, CountingBroker], Awaitable[None]], url: str) -> None:
     async def with_both() -> None:
         async with two_brokers(url) as (here, there):
             await test(here, there)
@@ -87,7 +87,7 @@ def test_a_push_wakes_only_polls_of_its_queue(url: str) -> None:
     names = [f"queue-{number:04}" for number in range(1_000)]
     pushes = 100
 
-    async def test(here: Counting, there: Counting) -> None:
+    async def test(here: CountingBroker, there: CountingBroker) -> None:
         make(here, names)
         polls = {
             name: asyncio.ensure_future((here, there)[number % 2].lease(name, wait_ms=WAIT_MS))
@@ -99,7 +99,7 @@ def test_a_push_wakes_only_polls_of_its_queue(url: str) -> None:
             await here.push(name, [MESSAGE])
         for name in names[:pushes]:
             assert len(await polls[name]) == 1
-        # What was sent before has been heard, and done, when this arrives.
+        # Notifications arrive in order, so all earlier ones have been handled when this one arrives.
         await here.push(names[-1], [MESSAGE])
         assert len(await polls[names[-1]]) == 1
         assert pushes <= here.leases + there.leases <= 1.2 * (pushes + 1)
@@ -123,7 +123,7 @@ def test_a_notification_that_arrives_during_a_send_is_received(url: str) -> None
 
 @pytest.mark.parametrize("how", [{"scope": "n"}, {"scope": "n/t"}, {"queue": "n/t/q"}])
 def test_a_poll_of_a_queue_its_task_or_its_namespace_is_woken(url: str, how: dict[str, str]) -> None:
-    async def test(here: Counting, there: Counting) -> None:
+    async def test(here: CountingBroker, there: CountingBroker) -> None:
         make(here, ["n/t/q", "m/t/q"])
         poll = asyncio.ensure_future(there.lease(**how, wait_ms=WAIT_MS))  # type: ignore[arg-type]
         await until(lambda: there.waiting == 1)
@@ -136,8 +136,8 @@ def test_a_poll_of_a_queue_its_task_or_its_namespace_is_woken(url: str, how: dic
     run(test, url)
 
 
-def test_a_poll_for_dead_letters_is_woken_by_what_kills_them(url: str) -> None:
-    async def test(here: Counting, there: Counting) -> None:
+def test_a_message_that_dies_wakes_a_poll_for_dead_letters(url: str) -> None:
+    async def test(here: CountingBroker, there: CountingBroker) -> None:
         make(here, ["q"], max_attempts=1)
         for by_sweep in (False, True):
             await here.push("q", [MESSAGE])
@@ -155,10 +155,10 @@ def test_a_poll_for_dead_letters_is_woken_by_what_kills_them(url: str) -> None:
     run(test, url)
 
 
-def test_a_server_that_names_no_queues_wakes_all(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As version 0.1.0 does, on the same database."""
+def test_a_notification_without_queue_names_wakes_every_poll(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version 0.1.0 sends such notifications on the same database."""
 
-    async def test(here: Counting, there: Counting) -> None:
+    async def test(here: CountingBroker, there: CountingBroker) -> None:
         make(here, ["q", "other"])
         here.store._notifier.payloads = lambda names, late=False: [here.store._notifier.sender]  # type: ignore[attr-defined]
         polls = [asyncio.ensure_future(there.lease(name, wait_ms=WAIT_MS)) for name in ("q", "other")]
@@ -180,7 +180,7 @@ def test_a_notification_with_names_reaches_an_older_server() -> None:
     assert notifier.payloads(["a"], late=True) == [f"{notifier.sender} =a late"]
 
 
-def test_names_go_into_as_few_notifications_as_hold_them() -> None:
+def test_names_are_packed_into_as_few_notifications_as_possible() -> None:
     notifier = Notifier(lambda: pytest.fail("nothing is sent"), "channel")
     names = [f"{'n' * 255}/{'t' * 255}/{number:0255}" for number in range(40)]
     payloads = notifier.payloads(names)

@@ -184,13 +184,13 @@ def test_a_second_signal_releases_every_lease_of_the_worker(kind: str, where: st
 
 
 def test_signal_handlers_are_restored() -> None:
-    """Also those of an application that shares the loop, in whatever order its workers end."""
+    """The handlers of an application that shares the loop are restored too, in whatever order its workers end."""
 
     async def main() -> None:
         async with aio.connect("sqlite:///:memory:") as client:
-            heard = asyncio.Event()
+            received = asyncio.Event()
             loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGTERM, heard.set)
+            loop.add_signal_handler(signal.SIGTERM, received.set)
             before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
             queue = await client.create_queue("q")
 
@@ -206,7 +206,7 @@ def test_signal_handlers_are_restored() -> None:
                 await running[number]
             assert {number: signal.getsignal(number) for number in before} == before
             os.kill(os.getpid(), signal.SIGTERM)
-            await heard.wait()
+            await received.wait()
             loop.remove_signal_handler(signal.SIGTERM)
 
     asyncio.run(main())
@@ -252,8 +252,8 @@ def test_a_message_past_its_time_limit_is_logged(kind: str, caplog: pytest.LogCa
             await running
             errors = [each for each in caplog.records if each.levelno == logging.ERROR]
             assert len(errors) == 1
-            told = errors[0].getMessage() + str(errors[0].exc_info)
-            assert f"message {receipt.id} of 'q' failed" in told
-            assert "took longer than 0.05 s" in told
+            message_text = errors[0].getMessage() + str(errors[0].exc_info)
+            assert f"message {receipt.id} of 'q' failed" in message_text
+            assert "took longer than 0.05 s" in message_text
 
     asyncio.run(main())

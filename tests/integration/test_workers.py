@@ -1,4 +1,4 @@
-"""The list of workers, as servers of a fleet, clients and the command line show it."""
+"""The list of workers, as the servers of a fleet, clients and the command line show it."""
 
 from __future__ import annotations
 
@@ -80,23 +80,23 @@ def test_a_server_and_its_consumers_are_listed(store: str, tmp_path: Path) -> No
 def test_every_server_lists_workers_that_join_and_leave(store: str, tmp_path: Path) -> None:
     with running(tmp_path, store=store, worker_id="one", **QUICK) as one, one.client() as client:
         client.queue("ns/task/queue")
-        with watching(one) as told:
+        with watching(one) as present:
             with running(tmp_path, store=store, worker_id="two", **QUICK) as two, two.client() as there:
                 assert there.get("/api/v1/pop/ns/ns?worker=ada").status == 204
-                assert [next(told) for _ in range(3)] == [
+                assert [next(present) for _ in range(3)] == [
                     ("worker.connected", "one"),
                     ("worker.connected", "two"),
                     ("worker.connected", "ada"),
                 ]
                 assert set(workers(client)) == set(workers(there)) == {"one", "two", "ada"}
-            assert next(told) == ("worker.disconnected", "two")
+            assert next(present) == ("worker.disconnected", "two")
         assert "two" not in workers(client)
         shown = client.get("/journal/events?kind=worker").json["events"]
         assert [(e["details"]["what"], e["details"]["worker"]) for e in shown][-1] == ("disconnected", "two")
         assert {(event["queue"], event["details"]["role"]) for event in shown} == {("", "server"), ("", "consumer")}
 
 
-def test_a_poll_that_waits_keeps_its_consumer_on_the_list(tmp_path: Path) -> None:
+def test_a_waiting_poll_keeps_its_consumer_listed(tmp_path: Path) -> None:
     with running(tmp_path, worker_heartbeat_ms=100, worker_stale_ms=200) as server, server.client() as client:
         path = client.queue("q")
 
@@ -114,7 +114,7 @@ def test_a_poll_that_waits_keeps_its_consumer_on_the_list(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("where", ["file", "server"])
-def test_consume_and_worker_are_known_by_name(where: str, tmp_path: Path) -> None:
+def test_consume_and_worker_are_listed_by_name(where: str, tmp_path: Path) -> None:
     with running(tmp_path, worker_id="one", **QUICK) as server, server.client() as client:
         client.queue("q")
         url = f"http://127.0.0.1:{server.port}" if where == "server" else f"sqlite:///{server.path}"
@@ -146,7 +146,7 @@ def test_consume_and_worker_are_known_by_name(where: str, tmp_path: Path) -> Non
             thread.join()
 
 
-def test_an_async_consumer_of_a_file_is_listed_while_it_has_it_open(tmp_path: Path) -> None:
+def test_an_async_consumer_of_a_file_is_listed_while_the_file_is_open(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
 
     async def work() -> None:
@@ -162,7 +162,7 @@ def test_an_async_consumer_of_a_file_is_listed_while_it_has_it_open(tmp_path: Pa
     assert command("workers", "--db", str(path), "--json").json == {"workers": []}
 
 
-def test_the_command_shows_them_as_a_table(tmp_path: Path) -> None:
+def test_the_command_shows_workers_as_a_table(tmp_path: Path) -> None:
     with running(tmp_path, worker_id="one", **QUICK) as server, server.client() as client:
         path = client.queue("emails")
         client.post(f"{path}/messages", {"payload": 1})
@@ -175,7 +175,7 @@ def test_the_command_shows_them_as_a_table(tmp_path: Path) -> None:
         assert one.split()[:3] == ["server", "one", f"{socket.gethostname()}:{os.getpid()}"]
 
 
-def test_the_names_of_earlier_queues_set_the_heartbeat() -> None:
+def test_heartbeat_variables_of_the_tree_are_supported() -> None:
     settings = load_settings({}, {"WORKER_HEARTBEAT_INTERVAL": "5000", "STALE_WORKER_TIMEOUT": "11000"})
     assert (settings.worker_heartbeat_ms, settings.worker_stale_ms) == (5_000, 11_000)
     with pytest.raises(InvalidInput, match="two heartbeats") as refused:
@@ -183,7 +183,7 @@ def test_the_names_of_earlier_queues_set_the_heartbeat() -> None:
     assert refused.value.field == "worker_stale_ms"
 
 
-def test_names_are_kept_within_limits() -> None:
+def test_the_number_of_registered_names_is_limited() -> None:
     worker_registry = WorkerRegistry()
     for number in range(NAMES_MAX + 5):
         worker_registry.unregister(worker_registry.register(f"c{number}", "q"))
@@ -199,8 +199,8 @@ def test_a_worker_that_left_is_removed_from_the_list() -> None:
     worker_registry = WorkerRegistry()
     registration = worker_registry.register("waits", "q")
     worker_registry.unregister(worker_registry.register("leaves", "q"))
-    told = [[each.name for each in worker_registry.beat().present] for _ in range(5)]
-    assert told == [["waits", "leaves"], *[["waits"]] * 4]
+    present = [[each.name for each in worker_registry.beat().present] for _ in range(5)]
+    assert present == [["waits", "leaves"], *[["waits"]] * 4]
     worker_registry.unregister(registration)
     assert [each.name for each in worker_registry.beat().present] == ["waits"]
     for _ in range(4):

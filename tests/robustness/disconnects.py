@@ -1,10 +1,10 @@
-"""Clients that hang up at any moment of a long poll lose no message.
+"""Clients that disconnect at any moment of a long poll lose no message.
 
     python tests/robustness/disconnects.py --rounds 10000
 
-Each round opens a socket, polls, and goes away after a random time, by FIN or by RST, while a message is pushed at
-another random time. A message may be delayed until its lease runs out only where its bytes had left for the kernel.
-The server's own log tells how many answers left; the counts must agree.
+Each round opens a socket, polls, and disconnects after a random time by FIN or by RST, while a message is pushed at
+another random time. A message may be delayed until its lease expires only if its response was already in the kernel's
+send buffer. The server's log shows how many responses were sent, and the counts must agree.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ RESET = struct.pack("ii", 1, 0)
 class Counts:
     polls: int = 0
     pushed: int = 0
+    # Complete responses that a client read before it disconnected, and acked.
     delivered: int = 0
-    """Whole answers that a client had read before it went; acked."""
     disconnected_before_lease: int = 0
-    given_back: int = 0
-    bytes_had_left: int = 0
-    """Delayed until their lease ended."""
+    released: int = 0
+    # Messages delayed until their lease expired.
+    sent_before_disconnect: int = 0
     lost: int = 0
     seconds: float = 0.0
 
     def check(self, lapsed: int) -> None:
         assert self.lost == 0, self
-        assert lapsed == self.bytes_had_left, (lapsed, self)
+        assert lapsed == self.sent_before_disconnect, (lapsed, self)
 
 
 class Lane:
-    """A queue of its own, so that a round's message is for that round's client."""
+    """A client with its own queue, so that the message of a round can only go to the client of that round."""
 
     def __init__(self, port: int, number: int, counts: Counts) -> None:
         self._port = port
@@ -108,7 +108,7 @@ class Lane:
         writer.close()
 
     def drain(self, client: Client, deadline: float) -> int:
-        """Ack all that is left, waiting for leases to end; how many."""
+        """Ack everything that is left, waiting for leases to expire, and return the number of messages."""
         found = 0
         while time.monotonic() < deadline:
             stats = client.get(f"/queues/{self.queue}/stats").json
@@ -151,24 +151,25 @@ def measure(server: Process, rounds: int, lanes_count: int) -> Counts:
     asyncio.run(run_rounds(lanes, rounds))
     counts.seconds = round(time.monotonic() - started, 1)
     answers = wait_for_answers(server, counts.polls)
-    with server.client() as client:  # The server closes one that says nothing for so long.
+    # This client is opened only now, because the server closes connections that stay idle for that long.
+    with server.client() as client:
         deadline = time.monotonic() + 120
         drained = sum(lane.drain(client, deadline) for lane in lanes)
         totals = [client.get(f"/queues/{lane.queue}/stats").json["totals"] for lane in lanes]
-        given_back = metric(client, "penstock_leases_given_back_total")
+        released = metric(client, "penstock_leases_given_back_total")
     left = sum(1 for status, rows in answers if status == 200 and rows)
-    counts.given_back = int(given_back)
-    counts.bytes_had_left = left - counts.delivered
-    counts.disconnected_before_lease = counts.polls - left - counts.given_back
+    counts.released = int(released)
+    counts.sent_before_disconnect = left - counts.delivered
+    counts.disconnected_before_lease = counts.polls - left - counts.released
     counts.lost = counts.pushed - counts.delivered - drained
     leases = sum(each["leased"] for each in totals)
-    assert leases == left + counts.given_back + drained, (leases, left, counts, drained)
+    assert leases == left + counts.released + drained, (leases, left, counts, drained)
     counts.check(lapsed=sum(each["lapsed"] for each in totals))
     return counts
 
 
 def wait_for_answers(server: Process, polls: int) -> list[tuple[int, int | None]]:
-    """The log's line of each poll; those that the server has not begun to read are none."""
+    """Return the log line of each poll. Polls that the server never began to read have none."""
     seen = -1
     while True:
         answers = [(line["status"], line["rows"]) for line in server.lines() if line.get("route", "").endswith("/poll")]

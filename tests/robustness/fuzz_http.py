@@ -1,4 +1,4 @@
-"""schemathesis: requests made from a server's /openapi.json, and answers held against it."""
+"""Schemathesis makes requests from a server's /openapi.json and checks the responses against it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from tests.integration.serving import clean_environment
 
 HOOKS = "tests.robustness.schemathesis_hooks"
+# Schemathesis expects fewer statuses, but the server refuses an oversized request before it parses it.
 REFUSED = [400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 428, 429, 431]
-"""More than schemathesis knows: what is too large is refused before it is read."""
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "from schemathesis.cli import schemathesis; schemathesis()"
 
 
 def fuzz(port: int, folder: Path, *flags: str) -> tuple[int, str]:
-    """How many requests were made, all of them answered as described, and what was printed."""
-    # A stream of events has no end, and 1.0 is an integer to JSON Schema but not to us.
+    """Return the number of requests, all of which got a documented response, and the output."""
+    # A stream of events has no end, and JSON Schema takes 1.0 for an integer, which the server does not.
     always = ["--exclude-path-regex", "/events$", "--exclude-checks", "positive_data_acceptance"]
-    # That few of the values it thinks of fit a pattern says nothing of the server.
+    # The health check fails because few generated values fit a pattern, which says nothing about the server.
     always += ["--suppress-health-check", "filter_too_much", "--request-timeout", "30", "--no-color"]
     (folder / "schemathesis.toml").write_text(f"[checks.negative_data_rejection]\nexpected-statuses = {REFUSED}\n")
     done = subprocess.run(

@@ -1,8 +1,8 @@
-"""Clients that mean harm are limited, answered or dropped, and the server goes on serving others.
+"""Hostile clients are limited, refused or dropped, and the server keeps serving others.
 
     python tests/robustness/hostile.py --sockets 10000
 
-Each attack runs beside an honest client, whose slowest answer is printed.
+Each attack runs beside an honest client, whose slowest response is printed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ PATIENCE = 90.0
 class Result:
     attack: str
     outcome: str
+    # The honest client's slowest response during the attack.
     slowest_ms: float
-    """Of the honest client's answers meanwhile."""
     grew_mb: float
     seconds: float
 
@@ -44,7 +44,7 @@ class Result:
         )
 
 
-class Hostile:
+class Attacker:
     def __init__(self, server: Process) -> None:
         self._port = server.port
         self._process = psutil.Process(server.process.pid)
@@ -81,13 +81,13 @@ class Hostile:
             writer.transport.abort()
 
     async def _send(self, data: bytes) -> str:
-        """One request; the status of its answer, or how it ended."""
+        """Send one request; return the status of the response, or how the connection ended."""
         async with self._connection() as (reader, writer):
             writer.write(data)
             return await read_status(reader)
 
     async def _trickle(self, start: bytes, drop: bytes, count: int = 200) -> str:
-        """Connections that send a byte a second for ever; until all are dropped."""
+        """Open connections that send one byte a second, and wait until all of them are dropped."""
 
         async def one() -> float:
             async with self._connection() as (reader, writer):
@@ -110,7 +110,7 @@ class Hostile:
         return await self._trickle(HEAD, b"x")
 
     async def slow_line_ends(self) -> str:
-        """A request, and then line ends that begin none."""
+        """Send a request, and then line ends that start no other request."""
         return await self._trickle(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n", b"\r\n")
 
     async def slow_body(self) -> str:
@@ -189,7 +189,7 @@ class Hostile:
         return "200 closed"
 
     async def no_reader(self) -> str:
-        """Asks for much and reads nothing."""
+        """Request a large response and read nothing."""
         async with self._connection() as (_, writer):
             writer.write(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2_000)
             await asyncio.sleep(5)
@@ -238,7 +238,7 @@ SLOW = ("slow_head", "slow_line_ends", "slow_body")
 
 
 async def run(server: Process, attacks: tuple[str, ...], sockets: int) -> list[Result]:
-    hostile = Hostile(server)
+    hostile = Attacker(server)
     results = []
     for name in attacks:
         results.append(await hostile.attack(name, getattr(hostile, name)))

@@ -1,4 +1,4 @@
-"""Tells schemathesis that NDJSON is a string of lines."""
+"""Tells Schemathesis that NDJSON is a string of lines."""
 
 from __future__ import annotations
 

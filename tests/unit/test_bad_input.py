@@ -53,7 +53,7 @@ def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiteQueue]:
 
 @pytest.fixture(autouse=True)
 def unchanged(queue: LiteQueue) -> Iterator[None]:
-    """Whatever is refused changes nothing, and the queue works on."""
+    """Check that a refused call changes nothing and that the queue still works."""
     before = queue._broker.stats("default").info
     yield
     assert queue._broker.stats("default").info == before
@@ -64,14 +64,14 @@ def unchanged(queue: LiteQueue) -> Iterator[None]:
     queue.ack(message)
 
 
-def held(queue: LiteQueue) -> Message:
-    """A message without a lease, which is refused before the store is called."""
+def peeked_message(queue: LiteQueue) -> Message:
+    """Return a message without a lease, which is refused before the store is called."""
     message = queue.peek()
     assert message is not None
     return message
 
 
-def refused(call: Callable[[], Any], kind: type[InvalidInput], field: str | None = None) -> None:
+def assert_refused(call: Callable[[], Any], kind: type[InvalidInput], field: str | None = None) -> None:
     with pytest.raises(kind) as raised:
         call()
     assert type(raised.value) is kind
@@ -81,37 +81,37 @@ def refused(call: Callable[[], Any], kind: type[InvalidInput], field: str | None
 
 
 @pytest.mark.parametrize("data", ["text", bytearray(b"x"), memoryview(b"x"), None, 1, [b"x"], True])
-def test_data_is_bytes(queue: LiteQueue, data: Any) -> None:
-    refused(lambda: queue.put(data), WrongType, "data")
-    refused(lambda: queue.put_many([b"fine", data]), WrongType, "data")
+def test_data_must_be_bytes(queue: LiteQueue, data: Any) -> None:
+    assert_refused(lambda: queue.put(data), WrongType, "data")
+    assert_refused(lambda: queue.put_many([b"fine", data]), WrongType, "data")
     with pytest.raises(TypeError):
         queue.put(data)
 
 
 @pytest.mark.parametrize("data", [b"one", bytearray(b"one"), "one", 5, None])
-def test_put_many_takes_many(queue: LiteQueue, data: Any) -> None:
-    refused(lambda: queue.put_many(data), WrongType, "data")
+def test_put_many_requires_a_collection(queue: LiteQueue, data: Any) -> None:
+    assert_refused(lambda: queue.put_many(data), WrongType, "data")
 
 
 @pytest.mark.parametrize("qname", [1, True, b"default", ["default"], {"a": 1}, ("a",)])
-def test_a_queue_name_is_a_str(queue: LiteQueue, qname: Any) -> None:
-    for call in of_every_verb(queue, qname):
-        refused(call, WrongType, "queue")
+def test_a_queue_name_must_be_a_str(queue: LiteQueue, qname: Any) -> None:
+    for call in calls_of_every_verb(queue, qname):
+        assert_refused(call, WrongType, "queue")
 
 
-def test_no_queue_at_all_is_refused_by_every_verb(queue: LiteQueue) -> None:
-    for call in of_every_verb(queue, None):
+def test_every_verb_refuses_a_missing_queue_name(queue: LiteQueue) -> None:
+    for call in calls_of_every_verb(queue, None):
         with pytest.raises(InvalidInput):
             call()
 
 
 @pytest.mark.parametrize("qname", NO_NAME)
-def test_a_queue_name_that_cannot_be_is_refused_by_every_verb(queue: LiteQueue, qname: str) -> None:
-    for call in of_every_verb(queue, qname):
-        refused(call, InvalidName, "queue")
+def test_every_verb_refuses_an_invalid_queue_name(queue: LiteQueue, qname: str) -> None:
+    for call in calls_of_every_verb(queue, qname):
+        assert_refused(call, InvalidName, "queue")
 
 
-def of_every_verb(queue: LiteQueue, qname: Any) -> list[Callable[[], Any]]:
+def calls_of_every_verb(queue: LiteQueue, qname: Any) -> list[Callable[[], Any]]:
     def process() -> None:
         with queue.process(qname):
             pass
@@ -131,92 +131,94 @@ def of_every_verb(queue: LiteQueue, qname: Any) -> list[Callable[[], Any]]:
     ]
 
 
-def test_the_longest_name_and_a_path_of_three_are_fine(queue: LiteQueue) -> None:
+def test_the_longest_name_and_a_path_of_three_are_valid(queue: LiteQueue) -> None:
     for qname in ("x" * 255, "ns/task/queue", "A-b_c.9"):
         queue.put(b"x", qname)
         assert queue.clear(qname) == 1
 
 
-def test_dead_letters_are_addressed_never_put(queue: LiteQueue) -> None:
-    refused(lambda: queue.put(b"x", "default.dlq"), InvalidName, "queue")
-    refused(lambda: queue.put_many([b"x"], "default.dlq"), InvalidName, "queue")
+def test_a_dead_letter_name_can_be_popped_but_not_put_to(queue: LiteQueue) -> None:
+    assert_refused(lambda: queue.put(b"x", "default.dlq"), InvalidName, "queue")
+    assert_refused(lambda: queue.put_many([b"x"], "default.dlq"), InvalidName, "queue")
     assert queue.pop("default.dlq") is None
 
 
 @pytest.mark.parametrize("value", [*NO_SECONDS, *NO_TIME])
-def test_a_time_is_a_number_of_seconds_that_can_be(queue: LiteQueue, value: Any) -> None:
+def test_a_time_must_be_a_valid_number_of_seconds(queue: LiteQueue, value: Any) -> None:
     kind = WrongType if value in NO_SECONDS and type(value) not in (int, float) else InvalidInput
-    refused(lambda: queue.put(b"x", delay=value), kind, "delay")
-    refused(lambda: queue.put_many([b"x"], delay=value), kind, "delay")
-    refused(lambda: queue.put(b"x", ttl=value), kind, "ttl")
-    refused(lambda: queue.pop(timeout=value), kind, "timeout")
-    refused(lambda: queue.pop_many(1, timeout=value), kind, "timeout")
-    refused(lambda: queue.pop(wait=value), kind, "wait")
-    refused(lambda: queue.extend(held(queue), value), kind, "timeout")
-    refused(lambda: queue.nack(held(queue), delay=value), kind, "delay")
+    assert_refused(lambda: queue.put(b"x", delay=value), kind, "delay")
+    assert_refused(lambda: queue.put_many([b"x"], delay=value), kind, "delay")
+    assert_refused(lambda: queue.put(b"x", ttl=value), kind, "ttl")
+    assert_refused(lambda: queue.pop(timeout=value), kind, "timeout")
+    assert_refused(lambda: queue.pop_many(1, timeout=value), kind, "timeout")
+    assert_refused(lambda: queue.pop(wait=value), kind, "wait")
+    assert_refused(lambda: queue.extend(peeked_message(queue), value), kind, "timeout")
+    assert_refused(lambda: queue.nack(peeked_message(queue), delay=value), kind, "delay")
 
 
 @pytest.mark.parametrize("value", [None, "", (), False])
-def test_nothing_is_not_taken_for_no_time(queue: LiteQueue, value: Any) -> None:
-    refused(lambda: queue.put(b"x", delay=value), WrongType, "delay")
-    refused(lambda: queue.pop(timeout=value), WrongType, "timeout")
-    refused(lambda: queue.pop(wait=value), WrongType, "wait")
+def test_an_empty_value_is_not_a_time(queue: LiteQueue, value: Any) -> None:
+    assert_refused(lambda: queue.put(b"x", delay=value), WrongType, "delay")
+    assert_refused(lambda: queue.pop(timeout=value), WrongType, "timeout")
+    assert_refused(lambda: queue.pop(wait=value), WrongType, "wait")
 
 
-def test_a_lease_and_a_ttl_of_no_time_are_refused(queue: LiteQueue) -> None:
-    refused(lambda: queue.pop(timeout=0), InvalidInput, "timeout")
-    refused(lambda: queue.pop(timeout=0.0001), InvalidInput, "timeout")
-    refused(lambda: queue.put(b"x", ttl=0), InvalidInput, "ttl")
+def test_a_lease_or_ttl_of_zero_is_refused(queue: LiteQueue) -> None:
+    assert_refused(lambda: queue.pop(timeout=0), InvalidInput, "timeout")
+    assert_refused(lambda: queue.pop(timeout=0.0001), InvalidInput, "timeout")
+    assert_refused(lambda: queue.put(b"x", ttl=0), InvalidInput, "ttl")
 
 
 @pytest.mark.parametrize("value", [*NO_INT, 2**31, -(2**31), 10**30])
-def test_a_priority_is_an_int_in_range(queue: LiteQueue, value: Any) -> None:
-    refused(lambda: queue.put(b"x", priority=value), InvalidInput if type(value) is int else WrongType, "priority")
+def test_a_priority_must_be_an_int_in_range(queue: LiteQueue, value: Any) -> None:
+    assert_refused(
+        lambda: queue.put(b"x", priority=value), InvalidInput if type(value) is int else WrongType, "priority"
+    )
 
 
 @pytest.mark.parametrize("value", [*NO_INT, 0, -1, 10_001, 10**30])
-def test_a_limit_is_an_int_in_range(queue: LiteQueue, value: Any) -> None:
+def test_a_limit_must_be_an_int_in_range(queue: LiteQueue, value: Any) -> None:
     kind = InvalidInput if type(value) is int else WrongType
-    refused(lambda: queue.pop_many(value), kind, "limit")
-    refused(lambda: queue.dlq(limit=value), kind, "limit")
+    assert_refused(lambda: queue.pop_many(value), kind, "limit")
+    assert_refused(lambda: queue.dlq(limit=value), kind, "limit")
 
 
 @pytest.mark.parametrize("value", NO_TEXT)
-def test_keys_and_reasons_are_text(queue: LiteQueue, value: Any) -> None:
-    refused(lambda: queue.put(b"x", key=value), WrongType, "key")
-    refused(lambda: queue.nack(held(queue), error=value), WrongType, "error")
-    refused(lambda: queue.redrive(reason_contains=value), WrongType, "reason_contains")
+def test_keys_and_reasons_must_be_text(queue: LiteQueue, value: Any) -> None:
+    assert_refused(lambda: queue.put(b"x", key=value), WrongType, "key")
+    assert_refused(lambda: queue.nack(peeked_message(queue), error=value), WrongType, "error")
+    assert_refused(lambda: queue.redrive(reason_contains=value), WrongType, "reason_contains")
 
 
 @pytest.mark.parametrize("key", ["", "x" * 513, "\ud800"])
-def test_a_key_is_short_and_whole(queue: LiteQueue, key: str) -> None:
-    refused(lambda: queue.put(b"x", key=key), InvalidInput, "key")
+def test_a_key_must_be_short_valid_text(queue: LiteQueue, key: str) -> None:
+    assert_refused(lambda: queue.put(b"x", key=key), InvalidInput, "key")
 
 
 def test_an_oversized_payload_is_refused_with_the_limit(queue: LiteQueue) -> None:
-    refused(lambda: queue.put(b"x" * 1_001), PayloadTooLarge, "payload")
-    refused(lambda: queue.put_many([b"x", b"x" * 1_001]), PayloadTooLarge, "payload")
+    assert_refused(lambda: queue.put(b"x" * 1_001), PayloadTooLarge, "payload")
+    assert_refused(lambda: queue.put_many([b"x", b"x" * 1_001]), PayloadTooLarge, "payload")
     with pytest.raises(PayloadTooLarge, match="the limit is 1000"):
         queue.put(b"x" * 1_001)
     queue.put(b"x" * 1_000, "large")
     assert queue.clear("large") == 1
 
 
-def test_a_batch_of_too_many_is_refused_and_its_source_is_not_read_to_the_end(queue: LiteQueue) -> None:
+def test_a_batch_with_too_many_items_is_refused_without_reading_its_source_to_the_end(queue: LiteQueue) -> None:
     def endless() -> Iterator[bytes]:
         while True:
             yield b"x"
 
-    refused(lambda: queue.put_many([b"x"] * 10_001), BatchTooLarge)
-    refused(lambda: queue.put_many(endless()), BatchTooLarge)
+    assert_refused(lambda: queue.put_many([b"x"] * 10_001), BatchTooLarge)
+    assert_refused(lambda: queue.put_many(endless()), BatchTooLarge)
 
 
-def test_a_batch_of_too_many_bytes_is_refused(queue: LiteQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_with_too_many_bytes_is_refused(queue: LiteQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue._broker, "limits", Limits(batch_bytes=5_000))
-    refused(lambda: queue.put_many([b"x" * 1_000] * 6), BatchTooLarge)
+    assert_refused(lambda: queue.put_many([b"x" * 1_000] * 6), BatchTooLarge)
 
 
-def test_the_largest_batch_is_fine(queue: LiteQueue) -> None:
+def test_the_largest_batch_is_accepted(queue: LiteQueue) -> None:
     assert len(set(queue.put_many([b""] * 10_000, "batch"))) == 10_000
     messages = queue.pop_many(10_000, "batch")
     assert queue.ack_many(messages) == []
@@ -225,15 +227,15 @@ def test_the_largest_batch_is_fine(queue: LiteQueue) -> None:
 @pytest.mark.parametrize("message", [None, 1, "id", b"x", {}, object()])
 def test_only_messages_can_be_settled(queue: LiteQueue, message: Any) -> None:
     for settle in (queue.ack, queue.nack, queue.extend):
-        refused(lambda settle=settle: settle(message), WrongType, "message")
-    refused(lambda: queue.ack_many([message]), WrongType, "message")
-    refused(lambda: queue.nack_many([message]), WrongType, "message")
+        assert_refused(lambda settle=settle: settle(message), WrongType, "message")
+    assert_refused(lambda: queue.ack_many([message]), WrongType, "message")
+    assert_refused(lambda: queue.nack_many([message]), WrongType, "message")
 
 
 @pytest.mark.parametrize("messages", [None, 1])
-def test_many_messages_are_a_list_of_them(queue: LiteQueue, messages: Any) -> None:
-    refused(lambda: queue.ack_many(messages), WrongType, "messages")
-    refused(lambda: queue.nack_many(messages), WrongType, "messages")
+def test_settling_many_requires_a_list_of_messages(queue: LiteQueue, messages: Any) -> None:
+    assert_refused(lambda: queue.ack_many(messages), WrongType, "messages")
+    assert_refused(lambda: queue.nack_many(messages), WrongType, "messages")
 
 
 def test_an_invalid_message_fails_the_whole_settle(queue: LiteQueue) -> None:
@@ -241,15 +243,15 @@ def test_an_invalid_message_fails_the_whole_settle(queue: LiteQueue) -> None:
     message = queue.pop("both")
     assert message is not None
     for settle in (queue.ack_many, queue.nack_many):
-        refused(lambda settle=settle: settle([message, None]), WrongType, "message")
+        assert_refused(lambda settle=settle: settle([message, None]), WrongType, "message")
     queue.ack(message)
 
 
 def test_a_peeked_message_cannot_be_settled(queue: LiteQueue) -> None:
     for settle in (queue.ack, queue.nack, queue.extend):
-        refused(lambda settle=settle: settle(held(queue)), InvalidInput, "message")
+        assert_refused(lambda settle=settle: settle(peeked_message(queue)), InvalidInput, "message")
     with pytest.raises(InvalidInput, match="pop it"):
-        queue.ack(held(queue))
+        queue.ack(peeked_message(queue))
 
 
 def test_a_message_of_another_file_cannot_be_settled(queue: LiteQueue, tmp_path: Path) -> None:
@@ -286,7 +288,7 @@ def test_a_message_of_a_dropped_queue_cannot_be_settled(queue: LiteQueue) -> Non
         *[({"journal": value}, "journal") for value in ("yes", 1, 0, [])],
     ],
 )
-def test_an_option_that_cannot_be_is_refused_before_a_file_is_made(
+def test_an_invalid_option_is_refused_before_a_file_is_created(
     tmp_path: Path, options: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(InvalidInput) as raised:
@@ -296,7 +298,7 @@ def test_an_option_that_cannot_be_is_refused_before_a_file_is_made(
 
 
 @pytest.mark.parametrize("path", [None, 1, b"bytes.db", ["a"], "", "nul\0.db"])
-def test_a_path_is_text_that_names_a_file(path: Any) -> None:
+def test_a_path_must_be_text_that_names_a_file(path: Any) -> None:
     with pytest.raises(InvalidInput) as raised:
         LiteQueue(path)
     assert raised.value.field == "path"
@@ -309,13 +311,13 @@ def test_a_name_too_long_for_a_file_cannot_be_opened(tmp_path: Path, length: int
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_closed_queue_says_so_and_may_be_closed_again(tmp_path: Path) -> None:
+def test_a_closed_queue_raises_store_closed_and_can_be_closed_again(tmp_path: Path) -> None:
     queue = LiteQueue(tmp_path / "closed.db")
     queue.put(b"x")
     message = queue.pop()
     assert message is not None
     queue.close()
     queue.close()
-    for call in [*of_every_verb(queue, "default"), lambda: queue.ack(message), lambda: queue.nack(message)]:
+    for call in [*calls_of_every_verb(queue, "default"), lambda: queue.ack(message), lambda: queue.nack(message)]:
         with pytest.raises(StoreClosed, match="open it again"):
             call()

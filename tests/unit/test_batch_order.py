@@ -1,4 +1,4 @@
-"""Batch order: similar commands are grouped, and none overtakes another that it must follow."""
+"""A batch groups similar commands, and no command overtakes another one that it must follow."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ def push(queue: str, text: str) -> Push:
     return Push(queue=queue, messages=[PushItem(payload=text.encode())])
 
 
-def order(*commands: Command[Any]) -> list[Command[Any]]:
+def sorted_batch(*commands: Command[Any]) -> list[Command[Any]]:
     return list(group_compatible(commands, lambda command: command))
 
 
 def test_acks_come_before_pushes_and_pushes_before_leases() -> None:
     lease, pushed, ack = Lease(queue="q"), push("q", "a"), Ack(queue="q", items=[])
-    assert order(lease, pushed, ack) == [ack, pushed, lease]
+    assert sorted_batch(lease, pushed, ack) == [ack, pushed, lease]
 
 
 def test_commands_of_one_kind_and_queue_keep_their_order() -> None:
     pushes = [push("q", text) for text in "abc"]
     others = [push("p", text) for text in "xy"]
-    assert order(pushes[0], others[0], pushes[1], others[1], pushes[2]) == [*others, *pushes]
+    assert sorted_batch(pushes[0], others[0], pushes[1], others[1], pushes[2]) == [*others, *pushes]
 
 
-def test_nothing_passes_a_command_of_another_kind() -> None:
+def test_no_command_overtakes_one_of_another_kind() -> None:
     configure = Configure(queue="q", changes={})
     before, after = [Lease(queue="q"), push("q", "a")], [Lease(queue="q"), push("q", "b")]
-    assert order(*before, configure, *after) == [*reversed(before), configure, *reversed(after)]
+    assert sorted_batch(*before, configure, *after) == [*reversed(before), configure, *reversed(after)]

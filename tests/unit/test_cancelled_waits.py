@@ -1,6 +1,6 @@
 """A cancelled wait ends, even if the cancellation arrives together with the event.
 
-A server that stops cancels its background tasks, and would never end if one of them lost its cancellation.
+A server that stops cancels its background tasks. If one of them lost its cancellation, the server would never exit.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from penstock.server.telemetry import LogLines, Metrics
 from penstock.store.factory import open_streams
 from penstock.store.sqlite import SqliteStore
 
+# Turns of the event loop until a wake-up has reached the waiting task.
 TURNS = 6
-"""Turns of the event loop until a wake-up has reached the waiting task."""
 
 Waiting = tuple[asyncio.Task[Any], Callable[[], Any]]
 
@@ -51,7 +51,7 @@ async def the_journal(path: Path) -> AsyncIterator[Waiting]:
 async def a_stream(path: Path) -> AsyncIterator[Waiting]:
     streams = open_streams(str(path / "queue.db"), durability="full", busy_ms=1_000)
     streams.create("s")
-    # The writer's own process is notified of appends, and does not poll.
+    # Appends by the writer's own process are notified instead of polled.
     streams.append("s", [b"x"])
     waiters = LogWaiters(streams, asyncio.to_thread)
 

@@ -1,4 +1,4 @@
-"""Every command takes a queue's name as an option or as an argument."""
+"""Every command accepts the queue's name as an option or as an argument."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_commands_that_take_a_queue_are_found() -> None:
 
 
 @pytest.mark.parametrize("path", TAKE_A_QUEUE, ids=" ".join)
-def test_the_name_may_stand_bare(path: tuple[str, ...]) -> None:
+def test_the_queue_name_can_be_an_argument(path: tuple[str, ...]) -> None:
     command = TAKE_A_QUEUE[path]
     (option,) = filter(names_a_queue, command.params)
     others = [
@@ -62,7 +62,7 @@ def test_the_name_may_stand_bare(path: tuple[str, ...]) -> None:
     assert bare.params[option.name] == named.params[option.name] == "emails"
 
 
-def test_as_the_dashboard_shows_it(tmp_path: Path) -> None:
+def test_commands_run_as_the_dashboard_shows_them(tmp_path: Path) -> None:
     def run(*words: str) -> str:
         done = CliRunner().invoke(cli, [*words, "--db", str(tmp_path / "q.db")])
         assert done.exit_code == 0, done.output
@@ -75,7 +75,7 @@ def test_as_the_dashboard_shows_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["queue", "add", "--name", "emails", "letters"], "unexpected extra argument"),
         (["queue", "add", "emails", "letters"], "unexpected extra argument"),
@@ -83,7 +83,7 @@ def test_as_the_dashboard_shows_it(tmp_path: Path) -> None:
         (["queue", "add", "no such name!"], "is not a valid queue name"),
     ],
 )
-def test_one_name_that_is_one_is_wanted(tmp_path: Path, words: list[str], said: str) -> None:
+def test_exactly_one_valid_name_is_required(tmp_path: Path, words: list[str], message: str) -> None:
     done = CliRunner().invoke(cli, [*words, "--db", str(tmp_path / "q.db")])
     assert done.exit_code == 2
-    assert said in done.output
+    assert message in done.output

@@ -1,4 +1,4 @@
-"""Parts of the command line: options from the model, the server's address, tables, ids, metrics."""
+"""Parts of the command line: options from the model, the server's address, tables, ids and metrics."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from penstock.errors import InvalidInput
 
 
 @pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No settings but those of the test."""
+def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Remove all settings that the test does not make itself."""
     for name in ("URL", "TOKEN", "PORT", "HOST", "AUTH_TOKEN", "CONFIG"):
         monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)
     for name in ("AUTH_TOKEN", "LISTEN_ADDR", "PORT", "HOST"):
@@ -51,7 +51,7 @@ def test_every_command_is_listed_with_a_line_of_help() -> None:
     ("group", "alias", "name"),
     [("queue", "add", "create"), ("queue", "set", "update"), ("queue", "rm", "delete"), ("message", "get", "take")],
 )
-def test_short_names_of_commands_work_and_are_not_listed(group: str, alias: str, name: str) -> None:
+def test_aliases_of_commands_work_and_are_not_listed(group: str, alias: str, name: str) -> None:
     commands = cli.get_command(click.Context(cli), group)
     assert isinstance(commands, click.Group)
     context = click.Context(commands)
@@ -60,7 +60,7 @@ def test_short_names_of_commands_work_and_are_not_listed(group: str, alias: str,
     assert alias not in commands.list_commands(context)
 
 
-def test_the_default_server_is_at_port_8888() -> None:
+def test_the_default_server_listens_on_port_8888() -> None:
     assert server_of(None, None) == ("http://127.0.0.1:8888", None)
 
 
@@ -83,7 +83,7 @@ def test_the_file_has_a_table_for_clients(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ['[client]\nurl = "https://far"\n', 'host = "far"\n'])
-def test_the_environments_token_is_not_sent_to_a_server_found_by_folder(
+def test_the_environments_token_is_not_sent_to_a_server_named_in_the_folder(
     text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "penstock.toml").write_text(text)
@@ -110,7 +110,7 @@ def test_the_environments_token_is_sent_to_this_machine(monkeypatch: pytest.Monk
         (" 7,\n8\t", [{"id": 7, "token": None}, {"id": 8, "token": None}]),
     ],
 )
-def test_ids_and_tokens(text: str, items: list[dict[str, Any]]) -> None:
+def test_ids_and_tokens_are_parsed(text: str, items: list[dict[str, Any]]) -> None:
     assert Leases().convert(text, None, None) == items
 
 
@@ -130,5 +130,5 @@ def test_columns_are_as_wide_as_their_widest_cell(monkeypatch: pytest.MonkeyPatc
         (r'a{b="say \"hi\", }{"} +Inf', {"name": "a", "labels": {"b": 'say "hi", }{'}, "value": "+Inf"}),
     ],
 )
-def test_metrics_are_read_apart(line: str, sample: dict[str, Any]) -> None:
+def test_metrics_lines_are_parsed(line: str, sample: dict[str, Any]) -> None:
     assert _sample(line) == sample

@@ -33,7 +33,7 @@ def message(number: int) -> Delivery:
 
 
 class Server:
-    """Answers polls from a list; a waiting poll is answered when a message arrives."""
+    """A server that answers polls from a list. A waiting poll is answered when a message arrives."""
 
     def __init__(self) -> None:
         self.ready: list[int] = []
@@ -66,7 +66,7 @@ class Server:
         self.push(*[each.id for each in messages])
 
 
-async def settle_down() -> None:
+async def run_pending_tasks() -> None:
     for _ in range(5):
         await asyncio.sleep(0.002)
 
@@ -76,10 +76,10 @@ def test_waiting_callers_share_polls_and_never_lease_more_than_requested() -> No
         server = Server()
         poller = Poller(server.poll, server.release)
         calls = [asyncio.ensure_future(poller.lease(1, 5, None)) for _ in range(10)]
-        await settle_down()
+        await run_pending_tasks()
         assert server.polls[0][0] == 10
         server.push(*range(1, 8))
-        await settle_down()
+        await run_pending_tasks()
         assert sum(call.done() for call in calls) == 7
         assert server.polls[-1][0] == 3
         server.push(8, 9, 10)
@@ -95,7 +95,7 @@ def test_a_later_poll_checks_once_and_waits_behind_earlier_ones() -> None:
         server = Server()
         poller = Poller(server.poll, server.release)
         first = asyncio.ensure_future(poller.lease(1, 5, None))
-        await settle_down()
+        await run_pending_tasks()
         second = asyncio.ensure_future(poller.lease(1, 0.05, None))
         third = asyncio.ensure_future(poller.lease(1, 5, None))
         assert await second == []
@@ -113,38 +113,38 @@ def test_a_message_for_a_disconnected_poll_goes_to_the_next() -> None:
         server = Server()
         poller = Poller(server.poll, server.release)
         calls = [asyncio.ensure_future(poller.lease(1, 5, None)) for _ in range(3)]
-        await settle_down()
+        await run_pending_tasks()
         calls[0].cancel()
-        await settle_down()
+        await run_pending_tasks()
         server.push(1, 2, 3)
         got = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(got[0], asyncio.CancelledError)
         assert [each.id for call in got[1:] for each in call] == [1, 2]
-        await settle_down()
+        await run_pending_tasks()
         assert server.back == [3]
 
     asyncio.run(main())
 
 
-def test_a_poll_that_nobody_waits_for_is_ended() -> None:
+def test_a_poll_without_waiting_callers_is_ended() -> None:
     async def main() -> None:
         server = Server()
         poller = Poller(server.poll, server.release)
         stop = StopSignal()
         cancelled = asyncio.ensure_future(poller.lease(1, 500, None))
         stopped = asyncio.ensure_future(poller.lease(1, 500, stop))
-        await settle_down()
+        await run_pending_tasks()
         cancelled.cancel()
         stop.set()
         assert await stopped == []
-        await settle_down()
+        await run_pending_tasks()
         assert poller.idle
         assert await poller.lease(1, 500, stop) == []
 
     asyncio.run(main())
 
 
-def test_an_error_of_a_poll_is_for_those_it_covered() -> None:
+def test_an_error_of_a_poll_is_raised_in_every_caller_it_covers() -> None:
     async def main() -> None:
         async def poll(limit: int, wait: float, interrupt: Interrupt | None) -> list[Delivery]:
             await asyncio.sleep(0.001)
@@ -153,13 +153,13 @@ def test_an_error_of_a_poll_is_for_those_it_covered() -> None:
         poller = Poller(poll, Server().release)
         got = await asyncio.gather(*(poller.lease(1, 5, None) for _ in range(3)), return_exceptions=True)
         assert [type(each) for each in got] == [ConnectionError] * 3
-        assert len({id(each) for each in got}) == 3, "each has a traceback of its own"
+        assert len({id(each) for each in got}) == 3, "each caller has its own traceback"
         assert poller.idle
 
     asyncio.run(main())
 
 
-def test_joined_calls_get_each_its_own_result_or_error() -> None:
+def test_each_joined_call_gets_its_own_result_or_error() -> None:
     async def main() -> None:
         batches = []
 
@@ -179,7 +179,7 @@ def test_joined_calls_get_each_its_own_result_or_error() -> None:
         go_on.set()
         got = await asyncio.gather(*calls, return_exceptions=True)
         assert [str(each) for each in got] == ["0", "10", "20", "3", "40", "50", "60", "70"]
-        assert batches == [[0], [1, 2, 3, 4], [5, 6, 7]], "while one is on its way the next gathers, up to the limit"
+        assert batches == [[0], [1, 2, 3, 4], [5, 6, 7]], "calls gather while a request is in flight, up to the limit"
         assert batcher.idle
 
     asyncio.run(main())

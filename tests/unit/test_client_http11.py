@@ -1,4 +1,4 @@
-"""The SDK's HTTP/1.1 parser: responses are complete, however they are split."""
+"""The SDK's HTTP/1.1 parser returns complete responses, however the bytes are split."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read(reader: ResponseParser, data: bytes, step: int) -> HttpResponse | None:
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
-def test_an_answer_may_come_in_pieces(step: int) -> None:
+def test_a_response_can_arrive_in_pieces(step: int) -> None:
     reader = ResponseParser()
     for _ in range(2):
         answer = read(reader, PLAIN, step)
@@ -44,7 +44,7 @@ def test_an_answer_may_come_in_pieces(step: int) -> None:
         b"Content-Length: 15\r\n\r\nhello, 10 bytes",
     ],
 )
-def test_a_body_can_be_taken_while_it_arrives(step: int, framing: bytes) -> None:
+def test_a_body_can_be_streamed_while_it_arrives(step: int, framing: bytes) -> None:
     reader = ResponseParser(in_parts=True)
     data = b"HTTP/1.1 201 Created\r\n" + framing
     parts = []
@@ -59,7 +59,7 @@ def test_a_body_can_be_taken_while_it_arrives(step: int, framing: bytes) -> None
     assert not reader.begun
 
 
-def test_a_body_without_a_length_can_be_taken_while_it_arrives() -> None:
+def test_a_body_without_a_length_can_be_streamed_while_it_arrives() -> None:
     reader = ResponseParser(in_parts=True)
     assert reader.feed(b"HTTP/1.0 200 OK\r\n\r\nhel") is None
     first = reader.take_part()
@@ -70,7 +70,7 @@ def test_a_body_without_a_length_can_be_taken_while_it_arrives() -> None:
     assert (first.body, last.body) == (b"hel", b"lo")
 
 
-def test_a_body_taken_in_parts_needs_only_the_memory_of_one_part() -> None:
+def test_a_streamed_body_uses_the_memory_of_one_part() -> None:
     part = b"x" * (1 << 20)
     reader = ResponseParser(in_parts=True)
     assert reader.feed(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (1 << 40)) is None
@@ -86,20 +86,20 @@ def test_a_body_taken_in_parts_needs_only_the_memory_of_one_part() -> None:
         tracemalloc.stop()
 
 
-def test_a_body_with_a_length_that_is_cut_short_is_not_complete() -> None:
+def test_a_truncated_body_with_a_length_is_not_complete() -> None:
     reader = ResponseParser(in_parts=True)
     reader.feed(PLAIN[:-1])
     assert reader.take_part() is not None
     assert reader.end() is None
 
 
-def test_an_interim_answer_is_skipped() -> None:
+def test_an_interim_response_is_skipped() -> None:
     answer = ResponseParser().feed(b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN)
     assert answer is not None
     assert answer.body == b"hello"
 
 
-def test_no_body_where_there_cannot_be_one() -> None:
+def test_responses_that_cannot_have_a_body_have_none() -> None:
     answer = ResponseParser().feed(b"HTTP/1.1 204 No Content\r\n\r\n")
     assert answer is not None
     assert answer.body == b""
@@ -131,7 +131,7 @@ def test_a_truncated_response_is_not_returned() -> None:
         (b"HTTP/1.0 200 OK\r\nconnection: Keep-Alive", True),
     ],
 )
-def test_keep_alive_follows_the_connection_header(head: bytes, stays: bool) -> None:
+def test_keep_alive_depends_on_the_connection_header(head: bytes, stays: bool) -> None:
     reader = ResponseParser()
     assert reader.feed(head + b"\r\ncontent-length: 0\r\n\r\n")
     assert reader.keep_alive is stays
@@ -161,7 +161,7 @@ def test_a_response_that_is_not_http_is_refused(data: bytes) -> None:
         ResponseParser().feed(data)
 
 
-def test_a_request() -> None:
+def test_a_request_is_encoded_with_its_headers() -> None:
     assert encode_request("GET", "/a", b"host: h\r\n", None) == b"GET /a HTTP/1.1\r\nhost: h\r\n\r\n"
     assert encode_request("POST", "/a?b=1", b"host: h\r\n", b"{}") == (
         b"POST /a?b=1 HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"

@@ -26,7 +26,7 @@ def _is_decoder(value: object) -> bool:
     return isinstance(value, msgspec.json.Decoder) and issubclass(value.type, msgspec.Struct)
 
 
-def test_every_public_name_is_there_and_sorted() -> None:
+def test_every_public_name_exists_and_is_listed_in_order() -> None:
     for module in (penstock, aio):
         assert module.__all__ == sorted(module.__all__)
         for name in module.__all__:
@@ -37,26 +37,26 @@ def test_every_public_name_is_there_and_sorted() -> None:
     assert every_error <= set(penstock.__all__)
 
 
-def test_both_sides_of_the_sdk_have_the_same_methods() -> None:
+def test_the_sync_and_async_sdk_have_the_same_methods() -> None:
     for name in ("Client", "Queue", "LeasedMessage", "Stream", "Transaction", "Worker"):
         ours = {each for each in dir(getattr(penstock, name)) if not each.startswith("__")}
         theirs = {each for each in dir(getattr(aio, name)) if not each.startswith("__")}
         assert ours == theirs
 
 
-def test_the_twins_are_up_to_date() -> None:
+def test_the_generated_sync_code_is_up_to_date() -> None:
     tool = Path(__file__).parents[2] / "tools" / "unasync.py"
     assert subprocess.run([sys.executable, tool, "--check"], check=False).returncode == 0
 
 
-def test_talking_to_a_server_needs_no_more_than_the_basic_install() -> None:
+def test_the_http_client_needs_only_the_basic_install() -> None:
     program = "import sys, penstock; penstock.connect('http://h'); print({'uvicorn', 'websockets'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 
 @pytest.mark.parametrize("kind", response_errors.CLASSES.values())
-def test_every_error_travels(kind: type[errors.PenstockError]) -> None:
+def test_every_error_survives_the_network(kind: type[errors.PenstockError]) -> None:
     body = {"error": "queue 'q' still holds 7 messages: a, b", "code": kind.code, "hint": "do this", "field": "f"}
     answer = HttpResponse(422, {b"retry-after": b"3"}, msgspec.json.encode(body))
     error = response_errors.error_of(answer, "q", "http://h")
@@ -68,7 +68,7 @@ def test_every_error_travels(kind: type[errors.PenstockError]) -> None:
             assert hasattr(error, name), name
 
 
-def test_codes_that_only_a_server_knows_become_the_nearest_class() -> None:
+def test_server_only_codes_map_to_the_nearest_class() -> None:
     for status, code, kind in (
         (400, "malformed_json", errors.InvalidInput),
         (403, "foreign_host", errors.Forbidden),
@@ -83,7 +83,7 @@ def test_codes_that_only_a_server_knows_become_the_nearest_class() -> None:
         assert error.code == code
 
 
-def test_an_answer_that_is_not_a_servers_is_shown_with_the_address_it_came_from() -> None:
+def test_an_unexpected_response_is_shown_with_its_address() -> None:
     answer = HttpResponse(502, {}, b"<h1>Bad\n  gateway</h1>")
     error = response_errors.error_of(answer, None, "http://h")
     assert (type(error), str(error)) == (errors.ServerFault, "http://h answered 502 <h1>Bad gateway</h1>")
@@ -92,7 +92,7 @@ def test_an_answer_that_is_not_a_servers_is_shown_with_the_address_it_came_from(
 @pytest.mark.parametrize(
     "decoder", [each for module in (queue_json, stream_json) for each in vars(module).values() if _is_decoder(each)]
 )
-def test_a_response_of_a_newer_server_may_have_unknown_fields(decoder: msgspec.json.Decoder[Any]) -> None:
+def test_unknown_fields_of_a_newer_server_are_ignored(decoder: msgspec.json.Decoder[Any]) -> None:
     assert not decoder.type.__struct_config__.forbid_unknown_fields
 
 
@@ -126,7 +126,7 @@ def test_a_message_with_unknown_content_or_state_is_delivered(
     assert peeked.state == "parked"
 
 
-def test_a_known_state_is_a_member_of_its_enumeration() -> None:
+def test_a_known_state_is_an_enum_member() -> None:
     sent = {"id": 1, "uuid": "u", "queue": "q", "state": "dead", "content": "json", "payload": 1, "priority": 0}
     sent |= {"attempts": 1, "created_at": 1, "available_at": 1}
     stored = queue_json.stored_message(queue_json.message_view.decode(msgspec.json.encode(sent)))
@@ -155,8 +155,8 @@ def test_a_stream_with_unknown_options_and_consumers_is_decoded() -> None:
     assert stream_json.stream_consumer(stream_json.consumer.decode(msgspec.json.encode(reader))).kind == "mirror"
 
 
-def test_the_statistics_of_a_server_of_0_1_0_are_understood() -> None:
-    """It knows neither `head_age_ms` nor `age_alert`."""
+def test_statistics_of_a_0_1_0_server_are_decoded() -> None:
+    """Version 0.1.0 sends neither `head_age_ms` nor `age_alert`."""
     sent = {"queue": "q", "paused": False, "ready": 1, "scheduled": 0, "leased": 0, "dead": 0, "dlq": 0, "archived": 0}
     sent |= {"oldest_age_ms": 5, "rates": {}, "error_rate": 0.0, "latency": {}, "totals": {}}
     stats = msgspec.json.decode(msgspec.json.encode(sent), type=Stats)
@@ -172,7 +172,7 @@ def test_the_statistics_of_a_server_of_0_1_0_are_understood() -> None:
         ("http://bücher.example:1", ServerUrl("http", "xn--bcher-kva.example", 1, "")),
     ],
 )
-def test_a_server_by_its_url(url: str, server: ServerUrl) -> None:
+def test_a_server_url_is_parsed(url: str, server: ServerUrl) -> None:
     assert parse(url) == server
     assert b"\r\n\r\n" not in request_headers(server, "t")
 
@@ -183,10 +183,10 @@ def test_an_invalid_server_url_is_refused(url: str) -> None:
         parse(url)
 
 
-def test_examples_in_the_docs_of_the_types() -> None:
+def test_docstring_examples_of_the_types_run() -> None:
     assert doctest.testmod(types).failed == 0
 
 
-def test_wide_payloads_are_not_deep_ones() -> None:
+def test_wide_payloads_do_not_count_as_deep() -> None:
     wide = [[number] for number in range(1000)]
     assert payloads.decode(*payloads.encode(wide)) == wide

@@ -1,4 +1,4 @@
-"""Prefetching of workers, without a network: how far ahead messages are leased, and what is released."""
+"""How far ahead a worker prefetches messages, and which of them it releases, without a network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEASE_MS = 30_000
 
 
 class Queue:
-    """Answers leases from a queue of messages, endless by default, and records what is asked and released."""
+    """A queue that answers leases, endless by default, and records the limits and the released messages."""
 
     def __init__(self, payload_bytes: int = 1, last_id: int = 1 << 30) -> None:
         self.payload = bytes(payload_bytes)
@@ -69,7 +69,7 @@ def prefetching(
         await use(prefetcher)
         stop.set()
         if queue.next_id > queue.last_id:
-            running.cancel()  # As a stop ends a long poll.
+            running.cancel()  # Cancel the run, as a stop ends a long poll.
         await asyncio.wait([running])
         assert await prefetcher.take() is None
 
@@ -98,7 +98,7 @@ def test_a_fast_handler_gets_messages_in_order_and_in_batches() -> None:
     assert len(queue.limits) < 30
 
 
-def test_a_slow_handler_gets_only_what_it_starts() -> None:
+def test_a_slow_handler_leases_only_what_it_starts() -> None:
     queue = Queue()
     prefetching(queue, lambda prefetcher: _ignore(handle(prefetcher, 20, 1.0)))
     assert set(queue.limits) == {1}
@@ -120,10 +120,10 @@ def test_one_slow_message_ends_prefetching_at_once() -> None:
     prefetching(queue, use)
 
 
-def test_more_lanes_get_more() -> None:
+def test_more_lanes_prefetch_more() -> None:
     queue = Queue()
     prefetching(queue, lambda prefetcher: _ignore(handle(prefetcher, 100, 0.1)), lanes=8)
-    assert max(queue.limits) == 8 + 1  # Eight ahead, and one for the lane that waits.
+    assert max(queue.limits) == 8 + 1  # Eight messages are prefetched, and one goes to the waiting lane.
 
 
 def test_no_prefetch_leases_only_what_starts() -> None:
@@ -138,7 +138,7 @@ def test_the_buffer_is_bounded_by_bytes() -> None:
     assert max(queue.limits) <= 5
 
 
-def test_what_is_not_started_in_time_is_released_and_not_leased_again() -> None:
+def test_messages_not_started_in_time_are_released_and_not_leased_again() -> None:
     queue = Queue()
 
     async def use(prefetcher: Prefetcher) -> None:
@@ -146,9 +146,9 @@ def test_what_is_not_started_in_time_is_released_and_not_leased_again() -> None:
         while not queue.released:
             await asyncio.sleep(0.005)
         assert queue.released == list(range(handled[-1] + 1, queue.next_id))
-        asked = len(queue.limits)
+        lease_count = len(queue.limits)
         await asyncio.sleep(0.15)
-        assert len(queue.limits) == asked
+        assert len(queue.limits) == lease_count
 
     prefetching(queue, use, lease_ms=200)
 
@@ -165,13 +165,13 @@ def test_messages_are_released_in_time_although_the_queue_is_empty() -> None:
     prefetching(queue, use, lease_ms=200)
 
 
-def test_an_empty_queue_is_asked_again_only_when_the_buffer_is_empty() -> None:
+def test_an_empty_queue_is_polled_again_only_when_the_buffer_is_empty() -> None:
     queue = Queue(last_id=50)
     prefetching(queue, lambda prefetcher: _ignore(handle(prefetcher, 50, 0.000_1)))
     assert len(queue.limits) <= 4
 
 
-def test_a_stop_releases_what_was_not_started() -> None:
+def test_a_stop_releases_messages_that_were_not_started() -> None:
     queue = Queue()
 
     async def use(prefetcher: Prefetcher) -> None:
@@ -183,7 +183,7 @@ def test_a_stop_releases_what_was_not_started() -> None:
     assert queue.released == list(range(11, queue.next_id))
 
 
-def test_a_message_whose_lease_is_over_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_with_an_expired_lease_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = Queue()
 
     async def use(prefetcher: Prefetcher) -> None:

@@ -1,4 +1,4 @@
-"""Counters of plain pushes and leases may be written later; every reader still gets the right counts."""
+"""Counters of plain pushes and leases can be written later, but every reader gets the right counts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def push(store: SqliteStore, queue: str = "q", count: int = 1) -> int:
     return newest
 
 
-def kept(file: Path, column: str, queue_id: int = 1) -> int:
+def stored_counter(file: Path, column: str, queue_id: int = 1) -> int:
     with closing(sqlite3.connect(file)) as connection:
         (value,) = connection.execute(
             f"SELECT {column} FROM penstock_counter WHERE queue_id = ?", (queue_id,)
@@ -56,13 +56,13 @@ def test_the_third_push_in_a_row_defers_its_counter_and_readers_include_it(file:
     ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
     for _ in range(5):
         push(ours)
-    assert kept(file, "ready") == 2
+    assert stored_counter(file, "ready") == 2
     for store in (ours, theirs):
         info = store.stats("q").info
         assert (info.ready, info.totals.pushed) == (5, 5)
         assert [each.ready for each in store.list_queues()] == [5]
     ours.apply([Lease(queue="q", limit=2)])
-    assert kept(file, "leased") == 0
+    assert stored_counter(file, "leased") == 0
     for store in (ours, theirs):
         info = store.stats("q").info
         assert (info.ready, info.leased, info.totals.leased) == (3, 2, 2)
@@ -72,7 +72,7 @@ def test_the_third_push_in_a_row_defers_its_counter_and_readers_include_it(file:
     theirs.close()
 
 
-def test_ids_grow_across_queues_processes_and_uncounted_pushes(file: Path, clock: Clock) -> None:
+def test_ids_grow_across_queues_processes_and_deferred_pushes(file: Path, clock: Clock) -> None:
     ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
     ids = [push(ours) for _ in range(4)]
     ids.append(push(theirs, "other"))
@@ -83,7 +83,7 @@ def test_ids_grow_across_queues_processes_and_uncounted_pushes(file: Path, clock
     theirs.close()
 
 
-def test_pushes_are_counted_in_the_minute_in_which_they_came(file: Path, clock: Clock) -> None:
+def test_deferred_pushes_are_counted_in_their_own_minute(file: Path, clock: Clock) -> None:
     with closing(SqliteStore(file, clock=clock)) as store:
         for _ in range(4):
             push(store)
@@ -93,28 +93,28 @@ def test_pushes_are_counted_in_the_minute_in_which_they_came(file: Path, clock: 
         with closing(sqlite3.connect(file)) as connection:
             row = connection.execute("SELECT ready, leased, n_pushed, n_leased FROM penstock_minute").fetchone()
         assert row == (3, 1, 4, 1)
-        assert kept(file, "n_pushed") == 5
+        assert stored_counter(file, "n_pushed") == 5
 
 
-def test_the_counters_of_a_long_run_of_pushes_are_written_from_time_to_time(file: Path, clock: Clock) -> None:
+def test_deferred_counters_are_written_at_intervals(file: Path, clock: Clock) -> None:
     with closing(SqliteStore(file, clock=clock)) as store:
         for _ in range(600):
             push(store)
-        assert kept(file, "n_pushed") > 300
+        assert stored_counter(file, "n_pushed") > 300
         assert store.stats("q").info.ready == 600
 
 
-def test_pushing_to_another_queue_counts_the_one_before(file: Path, clock: Clock) -> None:
+def test_a_push_to_another_queue_writes_the_deferred_counters(file: Path, clock: Clock) -> None:
     with closing(SqliteStore(file, clock=clock)) as store:
         for _ in range(4):
             push(store, "a")
         for _ in range(4):
             push(store, "b")
-        assert (kept(file, "ready", 1), kept(file, "ready", 2)) == (4, 2)
+        assert (stored_counter(file, "ready", 1), stored_counter(file, "ready", 2)) == (4, 2)
         assert [each.ready for each in store.list_queues()] == [4, 4]
 
 
-def test_an_uncounted_lease_still_expires_in_the_sweep_of_another_process(file: Path, clock: Clock) -> None:
+def test_a_deferred_lease_expires_in_the_sweep_of_another_process(file: Path, clock: Clock) -> None:
     with closing(SqliteStore(file, clock=clock)) as store:
         for _ in range(3):
             push(store)
@@ -126,7 +126,7 @@ def test_an_uncounted_lease_still_expires_in_the_sweep_of_another_process(file: 
         assert other.stats("q").info.ready == 3
 
 
-def test_a_push_on_a_connection_of_the_callers_may_be_counted_later_too(file: Path) -> None:
+def test_a_push_on_the_callers_connection_can_be_deferred_too(file: Path) -> None:
     with LiteQueue(file) as queue, closing(sqlite3.connect(file, isolation_level=None)) as connection:
         for _ in range(3):
             queue.put(b"x")
@@ -138,7 +138,7 @@ def test_a_push_on_a_connection_of_the_callers_may_be_counted_later_too(file: Pa
         assert [message.data for message in queue.pop_many(9)] == [b"x"] * 3 + [b"kept"]
 
 
-def test_an_ack_by_another_process_than_the_one_that_popped(file: Path) -> None:
+def test_another_process_can_ack_a_popped_message(file: Path) -> None:
     with LiteQueue(file) as ours, LiteQueue(file) as theirs:
         ours.put_many([b"a", b"b"])
         message = ours.pop()
@@ -203,7 +203,7 @@ def test_a_fast_path_push_waits_for_the_lock(file: Path, clock: Clock) -> None:
 FAILS = Transact(commands=[Push(queue="no such queue", messages=[PushItem(payload=b"x")])])
 
 
-def test_another_process_sees_a_write_beside_a_failed_transaction(file: Path, clock: Clock) -> None:
+def test_a_write_beside_a_failed_transaction_is_seen_by_another_process(file: Path, clock: Clock) -> None:
     ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
     push(theirs, "other")
     for _ in range(4):
@@ -213,9 +213,7 @@ def test_another_process_sees_a_write_beside_a_failed_transaction(file: Path, cl
     assert ids_of(ours, "q", "other") == list(range(1, 8))
 
 
-def test_a_queue_that_is_ahead_is_counted_before_another_is_after_a_transaction_that_fails(
-    file: Path, clock: Clock
-) -> None:
+def test_deferred_counters_survive_a_failed_transaction(file: Path, clock: Clock) -> None:
     store = SqliteStore(file, clock=clock)
     push(store, "other")
     for _ in range(4):
@@ -226,8 +224,8 @@ def test_a_queue_that_is_ahead_is_counted_before_another_is_after_a_transaction_
         check_tables(connection)
 
 
-def claims(file: Path, store: SqliteStore) -> bool:
-    """Whether the file says that this store was the last to write."""
+def is_last_writer(file: Path, store: SqliteStore) -> bool:
+    """Return True if the file names this store as its last writer."""
     with closing(sqlite3.connect(file)) as connection:
         (writer,) = connection.execute("SELECT value FROM penstock_setting WHERE name = 'writer'").fetchone()
     return bool(writer == store._transaction.writer)
@@ -237,12 +235,12 @@ def test_a_new_owner_of_a_file_may_use_the_fast_path(file: Path, clock: Clock) -
     first = SqliteStore(file, clock=clock)
     for _ in range(4):
         push(first)
-    assert claims(file, first)
+    assert is_last_writer(file, first)
     first.close()
     second = SqliteStore(file, clock=clock)
     for _ in range(4):
         push(second)
-    assert claims(file, second)
+    assert is_last_writer(file, second)
     assert second._transaction.is_writer
 
 
@@ -262,8 +260,8 @@ def test_a_message_with_options_is_not_pushed_by_the_fast_path(
     assert (stored.expires_at is not None) == ("ttl_ms" in special)
 
 
-def test_a_transaction_that_was_rolled_back_claims_nothing(file: Path, clock: Clock) -> None:
-    """Within it, this process had become the one that wrote last; the other must still learn that it is not."""
+def test_a_rolled_back_transaction_does_not_claim_the_file(file: Path, clock: Clock) -> None:
+    """The rolled-back transaction made `theirs` the last writer, but `ours` must still notice its next push."""
     ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
     for _ in range(4):
         push(ours)

@@ -1,4 +1,4 @@
-"""Events of pushes and leases that are counted later are recorded later: once, in order, by the next writer."""
+"""Events of deferred pushes and leases are recorded by the next writer, once and in order."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def push(store: SqliteStore, *texts: str, queue: str = "q") -> None:
     store.apply([Push(queue=queue, messages=messages, create=QueueOptions(journal="full"))])
 
 
-def told(file: Path) -> list[Event]:
+def recorded_events(file: Path) -> list[Event]:
     with closing(sqlite3.connect(file)) as db:
         check_journal(db, file.with_name("no folder"))
         return [event for event in events_in(db) if event.kind != "queue"]
 
 
-def kinds(file: Path) -> list[tuple[str, str]]:
-    return [(event.kind, event.queue) for event in told(file)]
+def recorded_kinds(file: Path) -> list[tuple[str, str]]:
+    return [(event.kind, event.queue) for event in recorded_events(file)]
 
 
 def test_deferred_events_are_recorded_with_the_next_ack_at_their_own_time(file: Path, clock: Clock) -> None:
@@ -57,10 +57,10 @@ def test_deferred_events_are_recorded_with_the_next_ack_at_their_own_time(file: 
         push(store, text)
         clock.now += 1
     (leased,) = store.apply([Lease(queue="q", worker="w")])
-    assert [event.body for event in told(file)] == [b"a", b"b"]
+    assert [event.body for event in recorded_events(file)] == [b"a", b"b"]
     clock.now += 1
     store.apply([Ack(queue="q", items=[SettleItem(each.id, each.token) for each in leased.messages])])
-    events = told(file)
+    events = recorded_events(file)
     assert [event.kind for event in events] == ["pushed"] * 4 + ["leased", "acked"]
     assert [event.body for event in events[:4]] == [b"a", b"b", b"c", b"d"]
     assert [event.at - 6_000_000 for event in events] == [0, 1, 2, 3, 4, 5]
@@ -72,10 +72,10 @@ def test_after_a_crash_the_next_process_records_the_missing_events(file: Path, c
     for text in "abcd":
         push(dead, text)
     dead.apply([Lease(queue="q", worker="w"), Lease(queue="q")])
-    # It is not closed, and never comes back.
+    # The store is not closed, as after a crash.
     successor = open_store(file, clock)
     successor.apply([CatchUpJournal()])
-    events = told(file)
+    events = recorded_events(file)
     assert [(event.kind, event.id, event.body) for event in events] == [
         ("pushed", 1, b"a"),
         ("pushed", 2, b"b"),
@@ -92,7 +92,7 @@ def test_events_of_two_queues_stay_in_order(file: Path, clock: Clock) -> None:
     for text in "abc":
         push(store, text)
     push(store, "x", queue="other")
-    assert kinds(file) == [("pushed", "q")] * 3 + [("pushed", "other")]
+    assert recorded_kinds(file) == [("pushed", "q")] * 3 + [("pushed", "other")]
 
 
 def test_another_process_records_the_first_queue_before_its_own(file: Path, clock: Clock) -> None:
@@ -100,10 +100,10 @@ def test_another_process_records_the_first_queue_before_its_own(file: Path, cloc
     for text in "abc":
         push(ours, text)
     push(theirs, "x", queue="other")
-    assert kinds(file) == [("pushed", "q")] * 3 + [("pushed", "other")]
+    assert recorded_kinds(file) == [("pushed", "q")] * 3 + [("pushed", "other")]
     push(ours, "d")
     ours.apply([CatchUpJournal()])
-    assert kinds(file)[4:] == [("pushed", "q")]
+    assert recorded_kinds(file)[4:] == [("pushed", "q")]
 
 
 def test_a_rolled_back_batch_loses_no_pending_events(file: Path, clock: Clock) -> None:
@@ -117,16 +117,16 @@ def test_a_rolled_back_batch_loses_no_pending_events(file: Path, clock: Clock) -
     (leased,) = store.apply([Lease(queue="q")])
     item = SettleItem(leased.messages[0].id, leased.messages[0].token)
     store.apply([Extend(queue="q", items=[item])])
-    assert [kind for kind, _ in kinds(file)] == ["pushed"] * 3 + ["leased", "extended"]
+    assert [kind for kind, _ in recorded_kinds(file)] == ["pushed"] * 3 + ["leased", "extended"]
 
 
-def test_many_bytes_do_not_wait_in_memory(file: Path, clock: Clock) -> None:
+def test_large_events_are_not_deferred(file: Path, clock: Clock) -> None:
     store = open_store(file, clock)
     for _ in range(5):
         push(store, "x" * 100_000)
-    assert len(told(file)) == 5
+    assert len(recorded_events(file)) == 5
     push(store, "x")
-    assert (len(told(file)), store.journal_waits) == (5, True)
+    assert (len(recorded_events(file)), store.journal_waits) == (5, True)
 
 
 def test_a_journal_in_memory_does_not_grow(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def compose() -> dict[str, Any]:
 
 
 def check_command(words: list[str]) -> None:
-    """Each command and flag of a line that begins with `penstock` exists."""
+    """Check that the command and the flags of a `penstock` command line exist."""
     command: click.Command = cli
     context = click.Context(cli)
     rest = words[1:]
@@ -57,7 +57,7 @@ def seconds(setting: str) -> int:
     return int(found[1])
 
 
-def test_the_image_is_made_from_files_that_are_there() -> None:
+def test_the_image_is_built_from_existing_files() -> None:
     for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE, re.MULTILINE):
         *sources, _ = line.split()
         for source in sources:
@@ -66,7 +66,7 @@ def test_the_image_is_made_from_files_that_are_there() -> None:
     assert all((ROOT / path).exists() for path in allowed)
 
 
-def test_the_image_runs_a_command_that_exists_and_not_as_root() -> None:
+def test_the_image_runs_an_existing_command_without_root() -> None:
     assert re.search(r"^USER penstock$", DOCKERFILE, re.MULTILINE)
     assert re.search(r"^VOLUME /data$", DOCKERFILE, re.MULTILINE)
     check_settings(DOCKERFILE)
@@ -75,7 +75,7 @@ def test_the_image_runs_a_command_that_exists_and_not_as_root() -> None:
     check_command(["penstock", *re.findall(r'^CMD \["(\w+)"\]$', DOCKERFILE, re.MULTILINE)])
 
 
-def test_the_image_has_all_that_the_server_needs_pinned() -> None:
+def test_the_image_pins_every_dependency_of_the_server() -> None:
     locked = (ROOT / "requirements" / "deploy.txt").read_text("utf-8")
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     for extra in ("server", "postgres"):
@@ -84,7 +84,7 @@ def test_the_image_has_all_that_the_server_needs_pinned() -> None:
             assert re.search(rf"^{name}==\S+ ", locked, re.MULTILINE), name
 
 
-def test_the_composed_servers_are_those_that_the_balancer_knows(compose: dict[str, Any]) -> None:
+def test_the_balancer_lists_every_server_of_the_compose_file(compose: dict[str, Any]) -> None:
     services = compose["services"]
     servers = {name for name, service in services.items() if service.get("image") == "penstock"}
     assert len(servers) == 2
@@ -98,7 +98,7 @@ def test_the_composed_servers_are_those_that_the_balancer_knows(compose: dict[st
     assert (DEPLOY / config.partition(":")[0]).is_file()
 
 
-def test_a_server_has_time_to_stop_and_a_poll_to_wait(compose: dict[str, Any]) -> None:
+def test_stop_and_proxy_timeouts_are_long_enough(compose: dict[str, Any]) -> None:
     defaults = load_settings({}, environ={})
     for name in ("server-1", "server-2"):
         assert int(compose["services"][name]["stop_grace_period"].rstrip("s")) * 1000 > defaults.grace_ms
@@ -113,13 +113,13 @@ def test_the_balancer_checks_an_existing_readiness_path() -> None:
     assert routes[path] == "public"
 
 
-def test_the_unit_is_one_that_systemd_accepts(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     check_settings(UNIT)
     (command,) = re.findall(r"^ExecStart=(.*)$", UNIT, re.MULTILINE)
     program, *rest = shlex.split(command)
     check_command(["penstock", *rest])
     if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not on this machine")
+        pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / "penstock.service"
     unit.write_text(UNIT.replace(program, sys.executable), encoding="utf-8")
     verdict = subprocess.run(
@@ -141,7 +141,7 @@ def test_the_commands_of_the_how_to_exist() -> None:
         assert name in Settings.__struct_fields__, name
 
 
-def test_an_audit_that_could_not_look_up_a_package_fails() -> None:
+def test_the_audit_fails_if_a_package_cannot_be_looked_up() -> None:
     # Without --strict, pip-audit reports no vulnerabilities for packages that it skipped.
     (command,) = re.findall(r"pip-audit .*", (ROOT / "Makefile").read_text("utf-8"))
     assert "--strict" in command.split()

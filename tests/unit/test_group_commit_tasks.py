@@ -23,72 +23,72 @@ from penstock.store.sqlite import SqliteStore
 CREATE = QueueOptions(lease_ms=3_600_000)
 
 
-class Gated(SqliteStore):
-    """A store whose batches go to the thread and wait there at a gate."""
+class GatedStore(SqliteStore):
+    """A store whose batches run on a thread and wait there at a gate."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.gate = threading.Event()
         self.gate.set()
-        self.held = False
+        self.is_blocked = False
         self.seen: list[Command[Any]] = []
 
     def prepare(self, commands: Sequence[Command[Any]]) -> Any:
         self.seen += commands
-        return None if self.held else super().prepare(commands)
+        return None if self.is_blocked else super().prepare(commands)
 
     def apply_now(self, command: Command[Any]) -> Any:
-        return None  # So that `prepare` sees every command.
+        return None  # `prepare` must see every command.
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         self.gate.wait(60)
         return super().apply(commands)
 
     def shut(self) -> None:
-        self.held = True
+        self.is_blocked = True
         self.gate.clear()
 
     def open(self) -> None:
-        self.held = False
+        self.is_blocked = False
         self.gate.set()
 
 
-async def broker_with(path: Path, messages: int) -> tuple[Broker, Gated]:
-    store = Gated(path / "queue.db")
+async def broker_with(path: Path, messages: int) -> tuple[Broker, GatedStore]:
+    store = GatedStore(path / "queue.db")
     broker = Broker(store)
     await broker.push("q", [PushItem(payload=b"%d" % n) for n in range(messages)], create=CREATE)
     return broker, store
 
 
-async def settle(broker: Broker, ready: int) -> None:
-    """Wait until every lease without a receiver is released."""
+async def wait_until_released(broker: Broker, ready: int) -> None:
+    """Wait until every lease without a recipient is released."""
     async with asyncio.timeout(30):
         while (await broker.stats("q")).info.ready != ready:
             await asyncio.sleep(0.005)
     assert (await broker.stats("q")).info.leased == 0
 
 
-def test_a_poll_that_leaves_before_its_batch_leases_nothing(tmp_path: Path) -> None:
+def test_a_poll_cancelled_before_its_batch_leases_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker, store = await broker_with(tmp_path, 1)
         store.shut()
         first = asyncio.create_task(broker.configure("other", create=CREATE))
         async with asyncio.timeout(30):
-            while not isinstance(store.seen[-1], Configure):  # It reads on a thread first.
+            while not isinstance(store.seen[-1], Configure):  # The broker first reads the queue on a thread.
                 await asyncio.sleep(0.001)
         leaving = asyncio.create_task(broker.lease("q"))
         await asyncio.sleep(0.01)
         leaving.cancel()
         store.open()
         await first
-        await settle(broker, 1)
+        await wait_until_released(broker, 1)
         assert not any(isinstance(command, Lease | Release) for command in store.seen)
         await broker.close()
 
     asyncio.run(scenario())
 
 
-def test_a_poll_that_leaves_during_its_batch_releases_the_messages(tmp_path: Path) -> None:
+def test_a_poll_cancelled_during_its_batch_releases_the_messages(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker, store = await broker_with(tmp_path, 1)
         store.shut()
@@ -106,14 +106,14 @@ def test_a_poll_that_leaves_during_its_batch_releases_the_messages(tmp_path: Pat
     asyncio.run(scenario())
 
 
-def test_a_poll_that_leaves_after_its_answer_releases_the_messages(tmp_path: Path) -> None:
+def test_a_poll_cancelled_after_its_result_releases_the_messages(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker, _ = await broker_with(tmp_path, 1)
         leaving = asyncio.create_task(broker.lease("q"))
         committed = broker.committer.committed
 
         def cancel_just_then(_: int, __: float) -> None:
-            # The outcomes are handed out right after this, and the task runs only later.
+            # The outcomes are set right after this call, but the task runs only later.
             asyncio.get_running_loop().call_soon(leaving.cancel)
             broker.committer.committed = committed
 
@@ -121,19 +121,19 @@ def test_a_poll_that_leaves_after_its_answer_releases_the_messages(tmp_path: Pat
         broker.committer.committed = cancel_just_then
         with pytest.raises(asyncio.CancelledError):
             await leaving
-        await settle(broker, 1)
+        await wait_until_released(broker, 1)
         assert broker.given_back == 1
         await broker.close()
 
     asyncio.run(scenario())
 
 
-def test_leaving_at_any_moment_loses_nothing(tmp_path: Path) -> None:
+def test_cancelling_at_any_moment_loses_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker, _ = await broker_with(tmp_path, 20)
         dice = random.Random(1)
 
-        async def come_and_go() -> None:
+        async def lease_and_cancel() -> None:
             task = asyncio.create_task(broker.lease("q", limit=dice.randint(1, 3), wait_ms=dice.choice([0, 50])))
             for _ in range(dice.randint(0, 12)):
                 await asyncio.sleep(0)
@@ -145,14 +145,14 @@ def test_leaving_at_any_moment_loses_nothing(tmp_path: Path) -> None:
                 broker.give_back(messages)
 
         for _ in range(100):
-            await asyncio.gather(*(come_and_go() for _ in range(10)))
-        await settle(broker, 20)
+            await asyncio.gather(*(lease_and_cancel() for _ in range(10)))
+        await wait_until_released(broker, 20)
         await broker.close()
 
     asyncio.run(scenario())
 
 
-def test_a_push_is_not_undone_when_its_caller_leaves(tmp_path: Path) -> None:
+def test_a_push_is_not_undone_when_its_caller_is_cancelled(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker, store = await broker_with(tmp_path, 0)
         store.shut()
@@ -160,13 +160,13 @@ def test_a_push_is_not_undone_when_its_caller_leaves(tmp_path: Path) -> None:
         await asyncio.sleep(0.01)
         leaving.cancel()
         store.open()
-        await settle(broker, 1)
+        await wait_until_released(broker, 1)
         await broker.close()
 
     asyncio.run(scenario())
 
 
-def test_the_queue_of_commands_has_a_limit(tmp_path: Path) -> None:
+def test_the_number_of_pending_commands_is_limited(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker, store = await broker_with(tmp_path, 0)
         broker.committer.depth_max = 2
@@ -186,8 +186,8 @@ def test_the_queue_of_commands_has_a_limit(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-class Watched(SqliteStore):
-    """A store that records the threads that waited for the disk."""
+class ThreadRecordingStore(SqliteStore):
+    """A store that records which threads waited for the disk."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -195,7 +195,7 @@ class Watched(SqliteStore):
 
     def prepare(self, commands: Sequence[Command[Any]]) -> Any:
         prepared = super().prepare(commands)
-        return None if prepared is None else _Watching(prepared, self.waited_on)
+        return None if prepared is None else _RecordingBatch(prepared, self.waited_on)
 
     def apply_now(self, command: Command[Any]) -> Any:
         outcome = super().apply_now(command)
@@ -204,7 +204,7 @@ class Watched(SqliteStore):
         return outcome
 
 
-class _Watching:
+class _RecordingBatch:
     def __init__(self, prepared: Any, waited_on: list[threading.Thread]) -> None:
         self._prepared, self._waited_on = prepared, waited_on
 
@@ -223,7 +223,7 @@ def test_only_a_single_command_on_an_instant_store_commits_in_the_loop(
     monkeypatch.setattr(tasks, "QUICK_SECONDS", quick_seconds)
 
     async def scenario() -> None:
-        store = Watched(tmp_path / "queue.db")
+        store = ThreadRecordingStore(tmp_path / "queue.db")
         broker = Broker(store)
         for _ in range(4):
             pushes = [broker.push("q", [PushItem(payload=b"x")], create=CREATE) for _ in range(callers)]

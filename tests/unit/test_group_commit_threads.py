@@ -21,8 +21,8 @@ from penstock.store.sqlite import SqliteStore
 CREATE = QueueOptions()
 
 
-class Gated(SqliteStore):
-    """A real store whose batches can be blocked, and are counted."""
+class GatedStore(SqliteStore):
+    """A real store that can block its batches, and counts them."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(path, **options)
@@ -42,8 +42,8 @@ class Gated(SqliteStore):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Gated]:
-    store = Gated(tmp_path / "queue.db")
+def store(tmp_path: Path) -> Iterator[GatedStore]:
+    store = GatedStore(tmp_path / "queue.db")
     yield store
     store.close()
 
@@ -52,8 +52,8 @@ def push(data: bytes, queue: str = "q", create: QueueOptions | None = CREATE, **
     return Push(queue=queue, messages=[PushItem(payload=data, **options)], create=create)
 
 
-def together(store: Gated, committer: ThreadCommitter, commands: Sequence[Push]) -> list[Any]:
-    """Submit the first, and while the store is busy with it, all others; the outcomes, errors among them."""
+def submit_together(store: GatedStore, committer: ThreadCommitter, commands: Sequence[Push]) -> list[Any]:
+    """Submit the first command, and all others while the store is busy with it; return the outcomes or errors."""
 
     def answer(command: Push) -> Any:
         try:
@@ -79,39 +79,39 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_commands_that_wait_share_one_transaction(store: Gated) -> None:
-    outcomes = together(store, ThreadCommitter(store), [push(b"%d" % n) for n in range(50)])
+def test_waiting_commands_share_one_transaction(store: GatedStore) -> None:
+    outcomes = submit_together(store, ThreadCommitter(store), [push(b"%d" % n) for n in range(50)])
     assert store.batches == [1, 49]
     assert len({outcome.receipts[0].id for outcome in outcomes}) == 50
     assert store.stats("q").info.ready == 50
 
 
-def test_more_commands_than_a_batch_holds_are_all_answered(store: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_commands_than_fit_in_a_batch_are_all_executed(store: GatedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.group_commit.threads.BATCH_COMMANDS_MAX", 3)
-    outcomes = together(store, ThreadCommitter(store), [push(b"%d" % n) for n in range(20)])
+    outcomes = submit_together(store, ThreadCommitter(store), [push(b"%d" % n) for n in range(20)])
     assert sum(store.batches) == 20
     assert max(store.batches) == 3
     assert len({outcome.receipts[0].id for outcome in outcomes}) == 20
 
 
-def test_a_refused_command_does_not_touch_the_others(store: Gated) -> None:
+def test_a_refused_command_does_not_affect_the_others(store: GatedStore) -> None:
     commands = [push(b"%d" % n, "missing", create=None) if n % 3 == 1 else push(b"%d" % n) for n in range(30)]
-    outcomes = together(store, ThreadCommitter(store), commands)
+    outcomes = submit_together(store, ThreadCommitter(store), commands)
     assert [isinstance(outcome, UnknownQueue) for outcome in outcomes] == [n % 3 == 1 for n in range(30)]
     assert store.stats("q").info.ready == 20
 
 
-def test_a_command_with_an_unexpected_error_does_not_fail_the_others(store: Gated) -> None:
+def test_a_command_with_an_unexpected_error_does_not_fail_the_others(store: GatedStore) -> None:
     broken = push(b"x", key="half a pair: \ud800")
-    outcomes = together(store, ThreadCommitter(store), [push(b"1"), push(b"2"), broken, push(b"3")])
+    outcomes = submit_together(store, ThreadCommitter(store), [push(b"1"), push(b"2"), broken, push(b"3")])
     assert [isinstance(outcome, Exception) for outcome in outcomes] == [False, False, True, False]
     assert store.stats("q").info.ready == 3
 
 
-def test_an_error_of_the_store_reaches_each_waiter(store: Gated) -> None:
+def test_an_error_of_the_store_reaches_each_waiter(store: GatedStore) -> None:
     committer = ThreadCommitter(store)
     store.fail = DiskFull("no room left", hint="free some")
-    outcomes = together(store, committer, [push(b"%d" % n) for n in range(10)])
+    outcomes = submit_together(store, committer, [push(b"%d" % n) for n in range(10)])
     assert [str(outcome) for outcome in outcomes] == ["no room left (free some)"] * 10
     assert len({id(outcome) for outcome in outcomes}) == 10
     store.fail = None
@@ -119,21 +119,21 @@ def test_an_error_of_the_store_reaches_each_waiter(store: Gated) -> None:
     assert store.stats("q").info.ready == 1
 
 
-def test_an_interrupt_of_the_thread_that_commits_is_for_that_thread_alone(store: Gated) -> None:
+def test_an_interrupt_of_the_committing_thread_is_raised_only_there(store: GatedStore) -> None:
     store.fail = KeyboardInterrupt()
-    first, *others = together(store, ThreadCommitter(store), [push(b"%d" % n) for n in range(5)])
+    first, *others = submit_together(store, ThreadCommitter(store), [push(b"%d" % n) for n in range(5)])
     assert isinstance(first, KeyboardInterrupt)
     kinds = [type(outcome) for outcome in others]
     assert kinds.count(KeyboardInterrupt) == 1
     assert kinds.count(StoreError) == 3
 
 
-def test_an_interrupted_waiter_blocks_no_other_thread(store: Gated) -> None:
+def test_an_interrupted_waiter_blocks_no_other_thread(store: GatedStore) -> None:
     committer = ThreadCommitter(store)
     lock = threading.Lock
 
     class Interrupted:
-        """A gate whose thread is called away: when it is woken, or while others commit for it."""
+        """A gate whose thread is interrupted, either when it is woken or while others commit for it."""
 
         def __init__(self, *, woken: bool) -> None:
             self.lock, self.woken, self.locked = lock(), woken, False
@@ -151,7 +151,7 @@ def test_an_interrupted_waiter_blocks_no_other_thread(store: Gated) -> None:
         def release(self) -> None:
             self.lock.release()
 
-    # The first of them leads.
+    # The first thread leads the group.
     gates = iter([lock(), Interrupted(woken=True), Interrupted(woken=False), *(lock() for _ in range(4))])
     waiting = _Waiting.__init__
 
@@ -162,20 +162,20 @@ def test_an_interrupted_waiter_blocks_no_other_thread(store: Gated) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_Waiting, "__init__", with_gate)
-        outcomes = together(store, committer, [push(b"%d" % n) for n in range(8)])
+        outcomes = submit_together(store, committer, [push(b"%d" % n) for n in range(8)])
     kinds = [type(outcome) for outcome in outcomes]
     assert kinds.count(KeyboardInterrupt) == 2
     assert kinds.count(PushOutcome) == 6
 
 
 @pytest.fixture
-def quick_store(tmp_path: Path) -> Iterator[Gated]:
-    store = Gated(tmp_path / "quick.db", durability="relaxed")
+def quick_store(tmp_path: Path) -> Iterator[GatedStore]:
+    store = GatedStore(tmp_path / "quick.db", durability="relaxed")
     yield store
     store.close()
 
 
-def test_threads_that_call_again_and_again_all_get_their_turn(quick_store: Gated) -> None:
+def test_threads_with_bursts_of_calls_all_make_progress(quick_store: GatedStore) -> None:
     committer, calls = ThreadCommitter(quick_store), 300
 
     def burst(name: int) -> None:
@@ -188,14 +188,14 @@ def test_threads_that_call_again_and_again_all_get_their_turn(quick_store: Gated
     assert sorted(map(tuple, found)) == sorted((str(name), str(number)) for name in range(8) for number in range(calls))
 
 
-def test_a_waiter_gets_its_turn_after_a_burst_ends(quick_store: Gated) -> None:
+def test_a_waiter_gets_its_turn_after_a_burst_ends(quick_store: GatedStore) -> None:
     committer = ThreadCommitter(quick_store)
     lane = committer._lanes[0]
 
     def burst() -> None:
         for _ in range(BURST_CALLS * 10):
             committer.submit(push(b"burst"))
-        # The next call leaves with the turn kept for one more, which does not come.
+        # The next call leaves while its lane reserves the turn for another call of the burst, which never comes.
         burst = committer._bursts[threading.get_ident()]
         burst.calls, burst.left_at = BURST_CALLS, float("inf")
         lane.handed_at = float("inf")
@@ -214,7 +214,7 @@ def test_a_waiter_gets_its_turn_after_a_burst_ends(quick_store: Gated) -> None:
         assert second.result(60).receipts
 
 
-def test_a_clock_that_fails_leaves_no_transaction_open(tmp_path: Path) -> None:
+def test_a_failing_clock_leaves_no_open_transaction(tmp_path: Path) -> None:
     broken = False
 
     def clock() -> int:
@@ -245,7 +245,7 @@ def test_a_clock_that_fails_leaves_no_transaction_open(tmp_path: Path) -> None:
         errors.DiskFull("no room", hint="free some"),
     ],
 )
-def test_errors_come_through_another_process_whole(error: PenstockError) -> None:
+def test_errors_can_be_pickled_completely(error: PenstockError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert str(copy) == str(error)

@@ -1,4 +1,4 @@
-"""The drainer copies the store's journal to the log completely, once and in order, despite any crash."""
+"""The drainer copies the store's journal to the log completely, once and in order, despite crashes."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def check(store: SqliteStore) -> Replay:
     return replay
 
 
-def opened(store: SqliteStore) -> Drain:
+def open_drain(store: SqliteStore) -> Drain:
     drain = Drain.open(store, journal_folder(store.path))
     assert drain is not None
     return drain
 
 
-def test_everything_goes_to_the_log_in_order_and_the_store_forgets_it(store: SqliteStore) -> None:
+def test_events_move_to_the_log_in_order_and_are_deleted_from_the_store(store: SqliteStore) -> None:
     work(store)
     drain_once(store, store.path)
     work(store)
@@ -65,10 +65,10 @@ def test_everything_goes_to_the_log_in_order_and_the_store_forgets_it(store: Sql
         assert db.execute("SELECT count(*) FROM penstock_journal").fetchone() == (1,)
 
 
-def test_the_journal_is_never_ahead_of_the_stores_disk(tmp_path: Path) -> None:
-    """A lease does not wait for the disk; a log that knew of one that a power cut took back would be wrong for ever."""
+def test_the_log_is_never_ahead_of_the_stores_disk(tmp_path: Path) -> None:
+    """Leases are not fsynced: if the log were ahead, a power cut could leave it with a lease that the store lost."""
 
-    class Noting(SqliteStore):
+    class SyncRecordingStore(SqliteStore):
         log: Log | None = None
         synced_at: int | None = None
 
@@ -77,7 +77,10 @@ def test_the_journal_is_never_ahead_of_the_stores_disk(tmp_path: Path) -> None:
             if self.log is not None:
                 self.synced_at = self.log.next_offset
 
-    with closing(Noting(tmp_path / "penstock.db", journal=True)) as store, closing(opened(store)) as drain:
+    with (
+        closing(SyncRecordingStore(tmp_path / "penstock.db", journal=True)) as store,
+        closing(open_drain(store)) as drain,
+    ):
         do(store, Push(queue="q", messages=[PushItem(payload=b"x")], create=QueueOptions()))
         do(store, Lease(queue="q", limit=1))
         do(store, CatchUpJournal())
@@ -87,31 +90,31 @@ def test_the_journal_is_never_ahead_of_the_stores_disk(tmp_path: Path) -> None:
         assert store.synced_at == before
 
 
-def test_a_crash_before_the_store_forgets_repeats_nothing(store: SqliteStore) -> None:
+def test_a_crash_before_the_deletion_repeats_nothing(store: SqliteStore) -> None:
     work(store)
-    with closing(opened(store)) as drain:
+    with closing(open_drain(store)) as drain:
         assert drain.step() is not None
     work(store)
-    with closing(opened(store)) as drain:
+    with closing(open_drain(store)) as drain:
         assert drain.step() is not None
         assert drain.step() is None
     check(store)
 
 
-def test_a_log_that_was_cut_within_a_commit_is_completed(store: SqliteStore) -> None:
+def test_a_log_cut_within_a_commit_is_completed(store: SqliteStore) -> None:
     messages = [PushItem(payload=b"x" * 600_000)] * 3
     do(store, Push(queue="q", messages=messages, create=QueueOptions()))
     (row,) = store.journal_from(0, 1)
-    assert row.records == 4, "its queue, and messages too large to share a record"
+    assert row.records == 4, "one for the queue, and one for each large message"
     folder = journal_folder(store.path)
-    with closing(opened(store)) as drain:
+    with closing(open_drain(store)) as drain:
         drain.step()
     (segment,) = folder.glob("*.log")
     whole = segment.read_bytes()[HEAD_BYTES:]
     shutil.rmtree(folder)
-    with closing(opened(store)) as drain:
+    with closing(open_drain(store)) as drain:
         drain.log.append_encoded(whole[: len(whole) - 1_000_000][: _two_records(whole)])
-    with closing(opened(store)) as drain:
+    with closing(open_drain(store)) as drain:
         assert drain.log.next_offset == 2
         drain.step()
     assert check(store).next_offset == 4
@@ -123,9 +126,9 @@ def _two_records(data: bytes) -> int:
     return first + 24 + int.from_bytes(data[first : first + 4], "little")
 
 
-def test_only_one_drains_at_a_time(store: SqliteStore) -> None:
+def test_only_one_process_drains_at_a_time(store: SqliteStore) -> None:
     work(store)
-    with closing(opened(store)) as drain:
+    with closing(open_drain(store)) as drain:
         assert Drain.open(store, journal_folder(store.path)) is None
         drain_once(store, store.path)
         assert drain.log.next_offset == 0
@@ -133,7 +136,7 @@ def test_only_one_drains_at_a_time(store: SqliteStore) -> None:
     check(store)
 
 
-def test_after_an_older_store_is_brought_back_new_events_come_after_all_that_the_log_has(tmp_path: Path) -> None:
+def test_after_restoring_an_older_store_new_events_follow_the_log(tmp_path: Path) -> None:
     path, copy = tmp_path / "penstock.db", tmp_path / "copy.db"
     with closing(SqliteStore(path, durability="relaxed", journal=True)) as store:
         work(store)
@@ -152,8 +155,8 @@ def test_after_an_older_store_is_brought_back_new_events_come_after_all_that_the
     assert {event.kind for event in events if event.offset >= end} == {"pushed", "leased", "acked"}
 
 
-def test_a_drain_that_cannot_begin_leaves_the_log_to_the_next(store: SqliteStore) -> None:
-    """Even if the log is ahead, which the store must learn first."""
+def test_a_drain_that_fails_to_start_unlocks_the_log(store: SqliteStore) -> None:
+    """The log is ahead of the store, and the drain fails before it can tell the store so."""
     work(store, rounds=1)
     drain_once(store, store.path)
 
@@ -166,12 +169,10 @@ def test_a_drain_that_cannot_begin_leaves_the_log_to_the_next(store: SqliteStore
 
     with pytest.raises(StoreBusy):
         Drain.open(Busy(), journal_folder(store.path))  # type: ignore[arg-type]
-    opened(store).close()
+    open_drain(store).close()
 
 
-def test_commands_are_answered_while_the_journal_cannot_be_drained(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_commands_succeed_while_the_journal_cannot_be_drained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "penstock.db"
     journal_folder(path).write_text("a file where the folder is to be")
     store = SqliteStore(path, durability="relaxed", journal=True)
@@ -196,7 +197,7 @@ def test_events_of_the_callers_connection_are_drained_on_close(tmp_path: Path) -
     assert "pushed" in {event.kind for event in log_events(journal_folder(path))}
 
 
-def test_a_log_that_is_gone_begins_again_where_the_store_is(store: SqliteStore) -> None:
+def test_a_deleted_log_restarts_at_the_stores_position(store: SqliteStore) -> None:
     work(store)
     drain_once(store, store.path)
     end = store.journal_bounds()[1]
@@ -208,7 +209,7 @@ def test_a_log_that_is_gone_begins_again_where_the_store_is(store: SqliteStore) 
         assert reader.next_offset == store.journal_bounds()[1]
 
 
-def test_events_that_are_lost_leave_a_gap_that_is_named(store: SqliteStore) -> None:
+def test_lost_events_leave_a_gap_that_is_reported(store: SqliteStore) -> None:
     work(store, rounds=1)
     drain_once(store, store.path)
     lost = store.journal_bounds()[1]
@@ -225,7 +226,7 @@ def test_events_that_are_lost_leave_a_gap_that_is_named(store: SqliteStore) -> N
         assert reader.read(kept).records
 
 
-def test_a_commit_larger_than_what_the_log_takes_at_once_goes_in_parts(tmp_path: Path) -> None:
+def test_a_commit_too_large_for_one_append_is_split(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path / "penstock.db", durability="relaxed", journal=True)) as store:
         do(store, Push(queue="q", messages=[PushItem(payload=bytes(7_000_000))] * 6, create=QueueOptions()))
         drain_once(store, store.path)
@@ -246,7 +247,7 @@ def test_events_that_are_not_consecutive_do_not_reach_the_log(store: SqliteStore
     with closing(sqlite3.connect(store.path)) as db, db:
         (first, *_, last) = [row[0] for row in db.execute("SELECT rowid FROM penstock_journal ORDER BY rowid")]
         db.execute("DELETE FROM penstock_journal WHERE rowid > ? AND rowid < ?", (first, last))
-    with closing(opened(store)) as drain:
+    with closing(open_drain(store)) as drain:
         with pytest.raises(InvariantBroken, match="not consecutive"):
             drain.step()
         assert drain.log.next_offset == 0

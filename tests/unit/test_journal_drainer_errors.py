@@ -1,4 +1,4 @@
-"""A journal that cannot be written is reported, and retried at growing intervals."""
+"""A failure to write the journal is reported, and retried at growing intervals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.store.sqlite import SqliteStore
 
 
 class Opener:
-    """Opens no drain: it fails as long as it has an error, and then says that another process drains."""
+    """Fails to open a drain as long as it has an error, and then reports that another process drains."""
 
     def __init__(self, error: Exception) -> None:
         self.error: Exception | None = error
@@ -32,7 +32,7 @@ class Opener:
 
 
 @pytest.mark.parametrize("error", [InvariantBroken("a hole in the journal"), ValueError("not an event")])
-def test_an_error_that_stays_is_reported_and_does_not_spin(tmp_path: Path, error: Exception) -> None:
+def test_a_persistent_error_is_reported_and_retried_without_spinning(tmp_path: Path, error: Exception) -> None:
     async def scenario() -> None:
         broker, written, opener = Broker(SqliteStore(tmp_path / "queue.db")), io.BytesIO(), Opener(error)
         metrics = Metrics(broker)
@@ -53,7 +53,7 @@ def test_an_error_that_stays_is_reported_and_does_not_spin(tmp_path: Path, error
     asyncio.run(scenario())
 
 
-def test_an_error_that_ends_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resolved_error_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_drainer, "RETRY_SECONDS", 0.01)
 
     async def scenario() -> None:

@@ -44,7 +44,7 @@ rows = st.tuples(
 
 
 @st.composite
-def happenings(draw: st.DrawFn) -> dict[str, Any]:
+def event_batches(draw: st.DrawFn) -> dict[str, Any]:
     count = draw(st.integers(1, 5))
 
     def parts(values: st.SearchStrategy[bytes]) -> list[bytes] | None:
@@ -78,24 +78,24 @@ def encoded(kind: int, now: int, queue_id: int, name: bytes, store_id: int, rows
     return encode_events(kind, now, queue_id, name, store_id, len(rows), columns_of(rows), **more)
 
 
-@given(happenings())
-def test_encoding_and_decoding_are_inverse(told: dict[str, Any]) -> None:
-    record = encoded(**told)
+@given(event_batches())
+def test_encoding_and_decoding_are_inverse(batch: dict[str, Any]) -> None:
+    record = encoded(**batch)
     assert len(record) % 8 == 0
-    for number, (event, row) in enumerate(zip(read(7, record), told["rows"], strict=True)):
-        at = {Kind.PUSHED: row[1], Kind.LEASED: row[3]}.get(told["kind"], told["now"])
+    for number, (event, row) in enumerate(zip(read(7, record), batch["rows"], strict=True)):
+        at = {Kind.PUSHED: row[1], Kind.LEASED: row[3]}.get(batch["kind"], batch["now"])
         assert (event.offset, event.number, event.at) == (7, number, at)
-        assert (event.kind, event.queue) == (told["kind"].name.lower(), told["name"].decode())
+        assert (event.kind, event.queue) == (batch["kind"].name.lower(), batch["name"].decode())
         times_told = (event.pushed_at, event.first_leased_at, event.leased_at, event.until)
         assert (event.id, *(time or 0 for time in times_told), event.attempts, event.priority) == row[:7]
-        assert event.body == (None if told["bodies"] is None else told["bodies"][number])
-        assert encode_detail(**event.details) == (b"" if told["details"] is None else told["details"][number])
+        assert event.body == (None if batch["bodies"] is None else batch["bodies"][number])
+        assert encode_detail(**event.details) == (b"" if batch["details"] is None else batch["details"][number])
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(happenings(), min_size=1, max_size=6))
-def test_all_at_once_reads_the_same_as_one_by_one(told: list[dict[str, Any]]) -> None:
-    records = [encoded(**each) for each in told]
+@given(st.lists(event_batches(), min_size=1, max_size=6))
+def test_bulk_and_single_decoding_agree(batches: list[dict[str, Any]]) -> None:
+    records = [encoded(**each) for each in batches]
     ends = [sum(map(len, records[: n + 1])) for n in range(len(records))]
     table = events_table(b"".join(records), ends, 100)
     assert table.schema == SCHEMA
@@ -114,7 +114,7 @@ def row(message_id: int, *, leased_at: int = 0) -> Row:
     return (message_id, NOW, leased_at, leased_at, NOW, 1, 0, 0)
 
 
-def test_only_requested_columns_are_gathered() -> None:
+def test_only_requested_columns_are_decoded() -> None:
     record = encoded(Kind.PUSHED, NOW, 1, b"q", 5, [row(1), row(2)], bodies=[b"a", b"bc"])
     table = events_table(record, [len(record)], 0, ["id", "body"])
     assert table.to_pylist() == [{"id": 1, "body": b"a"}, {"id": 2, "body": b"bc"}]
@@ -136,7 +136,7 @@ def gathered(recorder: Recorder) -> list[list[int | None]]:
     return [[event.id for event in read(0, record)] for record in recorder.take()]
 
 
-def test_alike_events_become_one_record() -> None:
+def test_equal_events_share_one_record() -> None:
     recorder, queue, other = Recorder(5), Queue(1), Queue(2)
     recorder.note(Kind.LEASED, queue, [row(1)])
     recorder.note(Kind.LEASED, other, [row(4)])
@@ -149,7 +149,7 @@ def test_alike_events_become_one_record() -> None:
     assert gathered(recorder) == []
 
 
-def test_columns_read_as_the_rows_that_they_stand_for() -> None:
+def test_columns_decode_to_the_same_rows() -> None:
     recorder, queue = Recorder(5), Queue(1)
     rows = [(4, NOW, 0, 0, NOW, 1, 0, 0), (5, NOW, 0, 0, NOW, 1, 0, 0), (9, NOW - 1, 0, 0, NOW, 2, 0, 0)]
     recorder.note(Kind.LEASED, queue, rows)
@@ -158,7 +158,7 @@ def test_columns_read_as_the_rows_that_they_stand_for() -> None:
     recorder.note_columns(Kind.LEASED, queue, 2, (ids, NOW, 0, 0, NOW, 1, 0, 0))
     recorder.note_columns(Kind.LEASED, queue, 1, ([9], NOW - 1, 0, 0, [NOW], 2, 0, 0))
     assert recorder.take() == expected
-    assert ids == [4, 5], "what was noted is the caller's still"
+    assert ids == [4, 5], "the recorder must not change the caller's list"
 
 
 def test_two_equal_events_of_one_message_are_both_recorded() -> None:
@@ -174,8 +174,8 @@ def test_the_events_of_a_message_stay_in_order() -> None:
         recorder.note(kind, queue, [row(1)])
         if kind in (Kind.NACKED, Kind.LAPSED):
             recorder.note(kind, queue, [row(2)])
-    told = [event.kind for record in recorder.take() for event in read(0, record) if event.id == 1]
-    assert told == [kind.name.lower() for kind in happened]
+    events = [event.kind for record in recorder.take() for event in read(0, record) if event.id == 1]
+    assert events == [kind.name.lower() for kind in happened]
 
 
 def test_rolled_back_events_are_not_recorded() -> None:
@@ -198,7 +198,7 @@ def test_a_record_covers_a_bounded_number_of_messages() -> None:
     assert gathered(recorder) == [[1], [2], [3, 4]]
 
 
-def test_an_event_of_a_newer_release_is_named_not_guessed() -> None:
+def test_an_event_of_a_newer_release_is_reported_not_guessed() -> None:
     record = bytearray(encoded(Kind.PUSHED, NOW, 1, b"q", 5, [row(1)]))
     with pytest.raises(Damaged, match="offset 3"):
         list(decode_events(3, NOW, 200, bytes(record[HEADER_BYTES:])))

@@ -8,7 +8,7 @@ from pathlib import Path
 import penstock
 
 ROOT = Path(penstock.__file__).parent
-# Packages of one line do not import each other.
+# Packages on the same line do not import each other.
 LAYERS = (
     ("errors",),
     ("core",),
@@ -59,7 +59,7 @@ ALL = modules()
 
 
 def forbidden(module: str) -> set[str]:
-    """The modules that this one imports against the rules."""
+    """Return the imports of a module that break the rules."""
     here = package_of(module)
     found = set()
     for name in imported(ALL[module]) & set(ALL):

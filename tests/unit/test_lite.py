@@ -1,4 +1,4 @@
-"""LiteQueue: bytes, whole seconds, leases, retries, dead letters."""
+"""LiteQueue: bytes, whole seconds, leases, retries and dead letters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOON = 1_732_450_000_000
 
 
 class Clock:
-    """Milliseconds that stand still until told."""
+    """A clock in milliseconds that moves only on request."""
 
     def __init__(self) -> None:
         self.now_ms = NOON + 123
@@ -74,7 +74,7 @@ def test_the_example_in_the_docstring_runs() -> None:
         random.Random(1).randbytes(5_000),
     ],
 )
-def test_bytes_come_back_bit_for_bit(queue: LiteQueue, data: bytes) -> None:
+def test_bytes_are_returned_unchanged(queue: LiteQueue, data: bytes) -> None:
     queue.put(data)
     for look in (queue.peek, queue.pop):
         message = look()
@@ -83,7 +83,7 @@ def test_bytes_come_back_bit_for_bit(queue: LiteQueue, data: bytes) -> None:
         assert message.data == data
 
 
-def test_a_thousand_payloads_of_noise_come_back_in_order(queue: LiteQueue) -> None:
+def test_random_payloads_are_returned_in_order(queue: LiteQueue) -> None:
     chance = random.Random(7)
     noise = [chance.randbytes(chance.randrange(300)) for _ in range(1_000)]
     queue.put_many(noise)
@@ -108,7 +108,7 @@ def test_an_id_is_a_time_ordered_uuid(queue: LiteQueue, clock: Clock) -> None:
     assert [message.id for message in queue.pop_many(100)] == ids
 
 
-def test_an_empty_queue_answers_none_or_nothing(queue: LiteQueue) -> None:
+def test_an_empty_queue_returns_none_or_nothing(queue: LiteQueue) -> None:
     for qname in ("default", "never-used", "never-used.dlq"):
         assert queue.pop(qname) is None
         assert queue.pop_many(10, qname) == []
@@ -124,7 +124,7 @@ def test_an_empty_queue_answers_none_or_nothing(queue: LiteQueue) -> None:
     assert queue.put_many([]) == []
 
 
-def test_a_popped_message_is_hidden_until_its_timeout_has_passed(queue: LiteQueue, clock: Clock) -> None:
+def test_a_popped_message_is_hidden_until_its_lease_expires(queue: LiteQueue, clock: Clock) -> None:
     id_ = queue.put(b"x")
     first = queue.pop(timeout=2)
     assert first is not None
@@ -149,7 +149,7 @@ def test_a_delayed_message_is_hidden_until_it_is_due(queue: LiteQueue, clock: Cl
     assert [message.data for message in queue.pop_many(10)] == [b"later"]
 
 
-def test_a_worker_whose_lease_has_passed_cannot_settle_it(queue: LiteQueue, clock: Clock) -> None:
+def test_a_worker_with_an_expired_lease_cannot_settle_it(queue: LiteQueue, clock: Clock) -> None:
     queue.put(b"x")
     slow = queue.pop(timeout=1)
     assert slow is not None
@@ -178,7 +178,7 @@ def test_an_extended_lease_lasts_from_now(queue: LiteQueue, clock: Clock) -> Non
     assert queue.pop() is None
 
 
-def test_an_ack_is_for_good(queue: LiteQueue, clock: Clock, path: Path) -> None:
+def test_an_ack_is_final(queue: LiteQueue, clock: Clock, path: Path) -> None:
     queue.put(b"x")
     message = queue.pop()
     assert message is not None
@@ -205,7 +205,7 @@ def test_one_queue_never_sees_the_messages_of_another(queue: LiteQueue) -> None:
     assert queue.qsize("B") == 1
 
 
-def test_peek_shows_the_next_message_and_leaves_it(queue: LiteQueue, clock: Clock) -> None:
+def test_peek_shows_the_next_message_without_leasing_it(queue: LiteQueue, clock: Clock) -> None:
     queue.put(b"first")
     queue.put(b"second")
     peeked = queue.peek()
@@ -243,7 +243,7 @@ def test_messages_survive_closing(path: Path, clock: Clock) -> None:
         assert [message.id for message in queue.pop_many(10)] == ids
 
 
-def test_a_queue_in_memory_works_alike_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_in_memory_works_the_same_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with LiteQueue(":memory:") as queue:
         queue.put(b"x")
@@ -254,7 +254,7 @@ def test_a_queue_in_memory_works_alike_and_leaves_no_file(tmp_path: Path, monkey
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_the_file_stays_the_same_when_the_program_changes_its_folder(
+def test_changing_the_working_directory_does_not_change_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "other"

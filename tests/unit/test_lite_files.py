@@ -1,4 +1,4 @@
-"""LiteQueue on unsuitable files: each gives a typed error with a hint, and nothing is lost."""
+"""LiteQueue on unsuitable files raises a typed error with a hint, and loses nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "tasks.db"
 
 
-def filled(path: Path, count: int = 500, size: int = 200) -> None:
+def fill_queue(path: Path, count: int = 500, size: int = 200) -> None:
     with LiteQueue(path) as queue:
         queue.put_many([random.Random(n).randbytes(size) for n in range(count)])
 
@@ -55,7 +55,7 @@ def test_a_folder_is_refused_as_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"hello, world\n" * 100, random.Random(3).randbytes(10_000), b"hello"])
-def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_left_unchanged(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(NotADatabase, match="move the file away"):
         LiteQueue(path)
@@ -71,23 +71,23 @@ def test_an_empty_file_becomes_a_queue(path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.5, 0.9])
-def test_a_truncated_database_is_damaged(path: Path, keep: float) -> None:
-    filled(path)
+def test_a_truncated_database_is_reported_as_damaged(path: Path, keep: float) -> None:
+    fill_queue(path)
     os.truncate(path, int(path.stat().st_size * keep))
     with pytest.raises(Damaged, match="restore a backup"):
-        use_all(path)
+        drain_queue(path)
 
 
-def test_a_database_cut_within_its_header_is_refused(path: Path) -> None:
-    filled(path)
+def test_a_database_truncated_in_its_header_is_refused(path: Path) -> None:
+    fill_queue(path)
     os.truncate(path, 50)
     with pytest.raises((NotADatabase, Damaged)):
-        use_all(path)
+        drain_queue(path)
 
 
 @pytest.mark.parametrize("kind", ["noise", "zeros"])
-def test_a_damaged_page_is_reported_never_handed_out(path: Path, kind: str) -> None:
-    filled(path)
+def test_a_damaged_page_is_reported_and_never_served(path: Path, kind: str) -> None:
+    fill_queue(path)
     whole = path.read_bytes()
     pages = len(whole) // PAGE
     sent = {random.Random(n).randbytes(200) for n in range(500)}
@@ -98,7 +98,7 @@ def test_a_damaged_page_is_reported_never_handed_out(path: Path, kind: str) -> N
             Path(f"{path}{beside}").unlink(missing_ok=True)
         path.write_bytes(whole[: number * PAGE] + noise + whole[(number + 1) * PAGE :])
         try:
-            received = use_all(path)
+            received = drain_queue(path)
         except Damaged:
             reported += 1
         else:
@@ -106,7 +106,7 @@ def test_a_damaged_page_is_reported_never_handed_out(path: Path, kind: str) -> N
     assert reported
 
 
-def use_all(path: Path) -> set[bytes]:
+def drain_queue(path: Path) -> set[bytes]:
     received: set[bytes] = set()
     with LiteQueue(path) as queue:
         while messages := queue.pop_many(50):
@@ -117,7 +117,7 @@ def use_all(path: Path) -> set[bytes]:
     return received
 
 
-def test_it_lives_beside_the_users_own_tables(path: Path) -> None:
+def test_queues_can_share_a_file_with_the_users_tables(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
         db.execute("INSERT INTO orders VALUES (7)")
@@ -128,8 +128,8 @@ def test_it_lives_beside_the_users_own_tables(path: Path) -> None:
         check_tables(db)
 
 
-def test_a_newer_schema_is_left_to_the_newer_release(path: Path) -> None:
-    filled(path, 3)
+def test_a_newer_schema_is_refused_and_left_unchanged(path: Path) -> None:
+    fill_queue(path, 3)
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("INSERT INTO penstock_migration VALUES (999, 'later', 'abc', 0)")
     with pytest.raises(SchemaTooNew, match=r"version 999.*newer Penstock"):
@@ -141,14 +141,14 @@ def test_a_newer_schema_is_left_to_the_newer_release(path: Path) -> None:
 
 
 def test_a_migration_with_another_checksum_is_refused(path: Path) -> None:
-    filled(path, 3)
+    fill_queue(path, 3)
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE penstock_migration SET checksum = 'other' WHERE version = 1")
     with pytest.raises(Damaged, match=r"migration 1 .*restore a backup"):
         LiteQueue(path)
 
 
-def test_a_lock_held_too_long_is_reported_after_the_time_allowed(path: Path) -> None:
+def test_a_lock_held_too_long_is_reported_after_busy_ms(path: Path) -> None:
     with LiteQueue(path, busy_ms=50) as queue, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreBusy, match="raise busy_ms"):
@@ -169,7 +169,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
-def test_a_full_disk_loses_nothing_and_works_again_once_there_is_room(small_disk: Path) -> None:
+def test_a_full_disk_loses_nothing_and_the_queue_recovers(small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes(6 << 20))
     path, kept = small_disk / "tasks.db", []
     with LiteQueue(path) as queue:
@@ -191,15 +191,15 @@ def test_a_full_disk_loses_nothing_and_works_again_once_there_is_room(small_disk
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_a_disk_full_from_the_start_is_reported_as_such(small_disk: Path, count: int) -> None:
+def test_a_disk_that_is_full_from_the_start_is_reported(small_disk: Path, count: int) -> None:
     path, ballast = small_disk / "tasks.db", small_disk / "ballast"
     if count:
-        filled(path, count)
-    # Whatever room is left is not enough for a file of the size of the disk.
+        fill_queue(path, count)
+    # The ballast is larger than the disk, so this write fails and leaves no space.
     with pytest.raises(OSError, match="No space"):
         ballast.write_bytes(bytes(9 << 20))
     with pytest.raises(DiskFull, match="free some disk space"):
-        use_all(path)
+        drain_queue(path)
     ballast.unlink()
     with LiteQueue(path) as queue:
         assert queue.qsize() == count
@@ -215,9 +215,9 @@ def fill_up(queue: LiteQueue) -> list[str]:
         return kept
 
 
-def test_a_file_that_may_not_grow_loses_nothing_and_works_again_once_it_may(path: Path) -> None:
-    """The same without the right to mount: a process with a limit on the size of files."""
-    done = run_apart(
+def test_a_file_that_cannot_grow_loses_nothing_and_the_queue_recovers(path: Path) -> None:
+    """This test needs no right to mount a disk: it limits the file size of a process."""
+    done = run_in_process(
         f"""
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         from penstock import LiteQueue, StoreError
@@ -239,7 +239,7 @@ def test_a_file_that_may_not_grow_loses_nothing_and_works_again_once_it_may(path
         assert queue.qsize() == int(done) > 10
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody with fewer rights")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can drop its rights")
 @pytest.mark.parametrize(
     ("file_mode", "folder_mode"), [(0o444, 0o777), (0o444, 0o555), (0o666, 0o555), (None, 0o555), (0o000, 0o777)]
 )
@@ -250,13 +250,13 @@ def test_a_read_only_file_is_reported_and_left_unchanged(
     folder.mkdir()
     path = folder / "tasks.db"
     if file_mode is not None:
-        filled(path, 3)
+        fill_queue(path, 3)
         path.chmod(file_mode)
     for above in [tmp_path, *tmp_path.parents]:
         if above.stat().st_uid == os.getuid() and above != Path("/"):
             above.chmod(above.stat().st_mode | 0o755)
     folder.chmod(folder_mode)
-    said = run_apart(
+    output = run_in_process(
         f"""
         from penstock import CannotOpen, LiteQueue, ReadOnly
         os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
@@ -267,14 +267,14 @@ def test_a_read_only_file_is_reported_and_left_unchanged(
             print(error)
         """
     )
-    assert "permission" in said or "cannot be written to" in said
+    assert "permission" in output or "cannot be written to" in output
     folder.chmod(0o755)
     if file_mode is not None:
         with LiteQueue(path) as queue:
             assert queue.qsize() == 3
 
 
-def run_apart(script: str) -> str:
+def run_in_process(script: str) -> str:
     prelude = f"import os, {resource.__name__}, {signal.__name__}\n"
     done = subprocess.run(
         [sys.executable, "-c", prelude + textwrap.dedent(script)], capture_output=True, text=True, timeout=100

@@ -34,23 +34,23 @@ def queue(path: Path, clock: Clock) -> Iterator[LiteQueue]:
         check_tables(db)
 
 
-def rest(queue: LiteQueue, qname: str = "default") -> list[bytes]:
+def pop_all(queue: LiteQueue, qname: str = "default") -> list[bytes]:
     return [message.data for message in queue.pop_many(1_000, qname)]
 
 
-def test_a_higher_priority_goes_first_and_equals_keep_their_order(queue: LiteQueue) -> None:
+def test_a_higher_priority_is_delivered_first_and_equals_are_fifo(queue: LiteQueue) -> None:
     for data, priority in ((b"a", 0), (b"b", 5), (b"c", -1), (b"d", 5), (b"e", 0)):
         queue.put(data, priority=priority)
-    assert rest(queue) == [b"b", b"d", b"a", b"e", b"c"]
+    assert pop_all(queue) == [b"b", b"d", b"a", b"e", b"c"]
 
 
-def test_a_message_past_its_ttl_is_never_handed_out(queue: LiteQueue, clock: Clock) -> None:
+def test_a_message_past_its_ttl_is_never_delivered(queue: LiteQueue, clock: Clock) -> None:
     queue.put(b"short", ttl=1)
     queue.put(b"long", ttl=10)
     queue.put(b"late", ttl=1, delay=5)
     clock.pass_seconds(1)
     assert queue.qsize() == 1
-    assert rest(queue) == [b"long"]
+    assert pop_all(queue) == [b"long"]
     clock.pass_seconds(5)
     assert queue.pop() is None
 
@@ -74,14 +74,14 @@ def test_put_many_keeps_order_and_delays_all(queue: LiteQueue, clock: Clock) -> 
     assert [message.id for message in queue.pop_many(200)] == ids
 
 
-def test_put_many_is_all_or_none(queue: LiteQueue) -> None:
-    def two_then_trouble() -> Iterator[Any]:
+def test_put_many_is_all_or_nothing(queue: LiteQueue) -> None:
+    def failing_source() -> Iterator[Any]:
         yield b"1"
         yield b"2"
         raise OSError("the source broke")
 
     with pytest.raises(OSError, match="the source broke"):
-        queue.put_many(two_then_trouble())
+        queue.put_many(failing_source())
     with pytest.raises(WrongType):
         queue.put_many([b"1", "2"])  # type: ignore[list-item]
     assert queue.qsize() == 0
@@ -116,18 +116,18 @@ def test_put_on_a_connection_without_a_transaction_opens_one(queue: LiteQueue, p
         queue.put(b"x", conn=conn)
         assert conn.in_transaction
         conn.commit()
-    assert rest(queue) == [b"x"]
+    assert pop_all(queue) == [b"x"]
 
 
-def test_put_on_a_connection_that_commits_by_itself_commits_at_once(queue: LiteQueue, path: Path) -> None:
+def test_put_on_an_autocommit_connection_commits_at_once(queue: LiteQueue, path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as conn:
         queue.put(b"1", conn=conn)
         assert not conn.in_transaction
-        assert rest(queue) == [b"1"]
+        assert pop_all(queue) == [b"1"]
         conn.execute("BEGIN")
         queue.put(b"2", conn=conn)
         conn.execute("ROLLBACK")
-    assert rest(queue) == []
+    assert pop_all(queue) == []
 
 
 @pytest.mark.parametrize("isolation_level", ["", None, "IMMEDIATE"])
@@ -141,11 +141,11 @@ def test_others_may_put_and_pop_between_the_callers_transactions(
             conn.commit()
             with queue.process("a"):
                 pass
-    delivered = rest(queue, "a") + rest(queue, "b")
+    delivered = pop_all(queue, "a") + pop_all(queue, "b")
     assert len(delivered) == len(set(delivered))
 
 
-def test_the_owners_choice_of_rows_and_text_is_left_alone(queue: LiteQueue, path: Path) -> None:
+def test_the_callers_row_and_text_factories_are_kept(queue: LiteQueue, path: Path) -> None:
     def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
         return dict(zip([column[0] for column in cursor.description], row, strict=True))
 
@@ -155,7 +155,7 @@ def test_the_owners_choice_of_rows_and_text_is_left_alone(queue: LiteQueue, path
         queue.put(b"2", conn=conn)
         conn.commit()
         assert (conn.row_factory, conn.text_factory) == (as_dict, bytes)
-    assert rest(queue) == [b"1", b"2"]
+    assert pop_all(queue) == [b"1", b"2"]
 
 
 def test_a_refused_put_leaves_the_callers_transaction_unchanged(queue: LiteQueue, path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_connection_to_another_file_is_refused(queue: LiteQueue, tmp_path: Pat
         queue.put(b"x", conn="tasks.db")  # type: ignore[arg-type]
 
 
-def test_a_read_that_has_become_old_cannot_be_written_on(queue: LiteQueue, path: Path) -> None:
+def test_put_fails_in_a_transaction_with_an_outdated_snapshot(queue: LiteQueue, path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as conn:
         conn.execute("BEGIN")
         conn.execute("SELECT count(*) FROM penstock_message").fetchone()
@@ -189,7 +189,7 @@ def test_a_read_that_has_become_old_cannot_be_written_on(queue: LiteQueue, path:
             queue.put(b"x", conn=conn)
         conn.execute("ROLLBACK")
         queue.put(b"again", conn=conn)
-    assert rest(queue) == [b"meanwhile", b"again"]
+    assert pop_all(queue) == [b"meanwhile", b"again"]
 
 
 def test_an_explicit_max_retries_is_applied_over_the_callers_connection(path: Path, clock: Clock) -> None:

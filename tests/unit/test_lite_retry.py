@@ -31,11 +31,11 @@ def queue(path: Path, clock: Clock) -> Iterator[LiteQueue]:
 
 def deliveries(queue: LiteQueue, clock: Clock) -> list[int]:
     """Pop and let the lease expire until the queue is empty; return the retry counts."""
-    met = []
+    retry_counts = []
     while message := queue.pop(timeout=1):
-        met.append(message.retry_count)
+        retry_counts.append(message.retry_count)
         clock.pass_seconds(1)
-    return met
+    return retry_counts
 
 
 @pytest.mark.parametrize("max_retries", [0, 1, 3])
@@ -52,7 +52,7 @@ def test_five_retries_are_the_default(queue: LiteQueue, clock: Clock) -> None:
     assert deliveries(queue, clock) == [0, 1, 2, 3, 4, 5]
 
 
-def test_an_explicit_max_retries_changes_a_queue_that_exists(path: Path, clock: Clock) -> None:
+def test_an_explicit_max_retries_changes_an_existing_queue(path: Path, clock: Clock) -> None:
     with LiteQueue(path, clock=clock) as queue:
         queue.put(b"x")
     with LiteQueue(path, max_retries=1, clock=clock) as queue:
@@ -60,7 +60,7 @@ def test_an_explicit_max_retries_changes_a_queue_that_exists(path: Path, clock: 
         assert deliveries(queue, clock) == [0, 1, 0, 1]
 
 
-def test_an_explicit_max_retries_holds_for_a_consumer_that_never_puts(path: Path, clock: Clock) -> None:
+def test_an_explicit_max_retries_applies_for_a_consumer_that_never_puts(path: Path, clock: Clock) -> None:
     with LiteQueue(path, clock=clock) as producer, LiteQueue(path, max_retries=0, clock=clock) as consumer:
         assert consumer.pop() is None
         producer.put(b"x")
@@ -68,7 +68,7 @@ def test_an_explicit_max_retries_holds_for_a_consumer_that_never_puts(path: Path
         assert len(consumer.dlq()) == 1
 
 
-def test_the_default_leaves_a_queue_that_exists_as_it_is(path: Path, clock: Clock) -> None:
+def test_the_default_max_retries_leaves_an_existing_queue_unchanged(path: Path, clock: Clock) -> None:
     with LiteQueue(path, max_retries=1, clock=clock) as queue:
         queue.put(b"x")
     with LiteQueue(path, clock=clock) as queue:
@@ -87,7 +87,7 @@ def test_a_nacked_message_backs_off_longer_each_time(queue: LiteQueue, clock: Cl
         clock.pass_seconds(wait * 0.25 + 0.001)
 
 
-def test_a_nack_with_a_delay_comes_back_after_it(queue: LiteQueue, clock: Clock) -> None:
+def test_a_message_nacked_with_a_delay_is_redelivered_after_it(queue: LiteQueue, clock: Clock) -> None:
     queue.put_many([b"1", b"2"])
     first, second = queue.pop_many(2)
     queue.nack(first, delay=10)
@@ -134,7 +134,7 @@ def test_redrive_resets_the_attempts_of_dead_letters(path: Path, clock: Clock) -
         assert (message.id, message.data, message.retry_count) == (id_, NOISE, 0)
 
 
-def test_redrive_finds_a_message_whose_last_lease_has_just_passed(path: Path, clock: Clock) -> None:
+def test_redrive_finds_a_message_whose_last_lease_has_just_expired(path: Path, clock: Clock) -> None:
     with LiteQueue(path, max_retries=0, clock=clock) as queue:
         queue.put(b"x")
         queue.pop(timeout=1)
@@ -142,7 +142,7 @@ def test_redrive_finds_a_message_whose_last_lease_has_just_passed(path: Path, cl
         assert queue.redrive() == 1
 
 
-def test_redrive_can_choose_by_reason(path: Path, clock: Clock) -> None:
+def test_redrive_can_filter_by_reason(path: Path, clock: Clock) -> None:
     with LiteQueue(path, max_retries=0, clock=clock) as queue:
         queue.put_many([b"1", b"2"])
         for message, error in zip(queue.pop_many(2), ("timeout: 5 s", "bad input"), strict=True):
@@ -175,9 +175,7 @@ def test_a_clean_exit_from_process_acks(queue: LiteQueue, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
-def test_an_error_in_process_counts_a_retry_and_goes_on_up(
-    queue: LiteQueue, clock: Clock, error: BaseException
-) -> None:
+def test_an_error_in_process_counts_a_retry_and_is_raised(queue: LiteQueue, clock: Clock, error: BaseException) -> None:
     queue.put(b"x")
     with pytest.raises(type(error)) as raised, queue.process():
         raise error
@@ -189,7 +187,7 @@ def test_an_error_in_process_counts_a_retry_and_goes_on_up(
     assert message.retry_count == 1
 
 
-def test_a_message_that_always_fails_in_process_dies_with_the_error_as_its_reason(path: Path, clock: Clock) -> None:
+def test_a_message_that_always_fails_is_dead_lettered_with_its_error(path: Path, clock: Clock) -> None:
     with LiteQueue(path, max_retries=1, clock=clock) as queue:
         queue.put(NOISE)
         for _ in range(2):
@@ -200,12 +198,12 @@ def test_a_message_that_always_fails_in_process_dies_with_the_error_as_its_reaso
         assert (dead.data, dead.reason) == (NOISE, "ZeroDivisionError: division by zero")
 
 
-class Unspeakable(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
 
-@pytest.mark.parametrize("error", [Unspeakable(), ValueError("half a pair: \ud800"), ValueError("x" * 100_000)])
+@pytest.mark.parametrize("error", [UnprintableError(), ValueError("half a pair: \ud800"), ValueError("x" * 100_000)])
 def test_an_error_whose_text_cannot_be_stored_still_counts_a_retry(path: Path, clock: Clock, error: Exception) -> None:
     with LiteQueue(path, max_retries=0, clock=clock) as queue:
         queue.put(b"x")
@@ -215,7 +213,7 @@ def test_an_error_whose_text_cannot_be_stored_still_counts_a_retry(path: Path, c
         assert queue.dlq()[0].reason.startswith(type(error).__name__)
 
 
-def test_the_blocks_own_error_is_what_is_raised_when_the_lease_was_lost_too(queue: LiteQueue, clock: Clock) -> None:
+def test_the_blocks_error_is_raised_even_if_the_lease_was_lost(queue: LiteQueue, clock: Clock) -> None:
     queue.put(b"x")
 
     def work() -> None:
@@ -227,7 +225,7 @@ def test_the_blocks_own_error_is_what_is_raised_when_the_lease_was_lost_too(queu
         work()
 
 
-def test_the_blocks_own_error_is_what_is_raised_when_the_queue_was_closed_in_it(queue: LiteQueue) -> None:
+def test_the_blocks_error_is_raised_even_if_the_queue_was_closed(queue: LiteQueue) -> None:
     queue.put(b"x")
 
     def work() -> None:

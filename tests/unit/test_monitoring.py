@@ -33,8 +33,8 @@ def test_alerts_use_existing_metrics() -> None:
         assert rule["annotations"]["summary"]
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus is not here; the tests above read the rules")
-def test_prometheus_takes_the_configuration() -> None:
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_prometheus_accepts_the_configuration() -> None:
     done = subprocess.run(
         ["promtool", "check", "config", str(DEPLOY / "prometheus.yaml")], capture_output=True, text=True, timeout=60
     )

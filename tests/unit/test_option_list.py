@@ -1,4 +1,4 @@
-"""The lists of queue and stream options that are written by hand equal the models.
+"""The handwritten lists of queue and stream options equal the models.
 
 The command line, OpenAPI, the dashboard's form and the reference are generated from the models.
 """
@@ -19,7 +19,7 @@ from penstock.core.model import QueueOptions
 from penstock.log.model import StreamOptions
 
 SHAPES = Path(__file__).parents[2] / "clients" / "js" / "shapes.d.ts"
-# What the HTTP API accepts beside the options of the model.
+# Fields that the HTTP API accepts in addition to the options of the model.
 HTTP_ONLY = {"visibility_ms": "number", "secret": "string | null"}
 SCRIPT_NAMES = {int: "number", float: "number", str: "string", bool: "boolean", type(None): "null"}
 
@@ -46,7 +46,7 @@ def test_every_option_has_a_description() -> None:
 
 
 def plain(kind: Any) -> Any:
-    """Return a type without its limits and texts."""
+    """Return a type without its limits and descriptions."""
     if get_origin(kind) is Annotated:
         return plain(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
@@ -55,7 +55,7 @@ def plain(kind: Any) -> Any:
 
 
 def script(kind: Any) -> str:
-    """Return a type as TypeScript writes it."""
+    """Return a type in TypeScript notation."""
     if get_origin(kind) is Union:
         return " | ".join(script(each) for each in get_args(kind))
     if get_origin(kind) is Literal:

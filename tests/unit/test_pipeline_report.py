@@ -1,4 +1,4 @@
-"""The numbers of the report, from a lake made without Spark."""
+"""The figures of the report, from a lake made without Spark."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def fill(lake: Lake, pushes: dict[str, dict[int, int]]) -> None:
-    """By queue, and by minute after noon, how many were pushed; nothing else ever happened."""
+    """Fill the lake with pushes and nothing else: their number by queue and by minute after noon."""
     minutes: list[dict[str, Any]] = []
     queues: list[dict[str, Any]] = []
     for queue, by_minute in pushes.items():
@@ -56,12 +56,12 @@ def depth_in(page: str) -> str:
     return page.split("<h2>Depth</h2>")[1].split("</svg>")[0]
 
 
-def test_the_depth_is_that_of_all_queues_together_however_many(lake: Lake) -> None:
+def test_the_depth_is_the_sum_of_all_queues(lake: Lake) -> None:
     fill(lake, {f"q{number}": {0: 3, 1: 0, 2: 0} for number in range(70)})
     assert ">210<" in depth_in(report(lake, None, None))
 
 
-def test_the_depth_counts_queues_in_which_nothing_happened_in_the_span(lake: Lake) -> None:
+def test_the_depth_includes_queues_without_activity_in_the_span(lake: Lake) -> None:
     fill(lake, {"before": {0: 5}, "around": {0: 20, 30: 1}, "after": {30: 100}, "busy": {0: 1, 11: 2}})
     start, end = NOON + timedelta(minutes=10), NOON + timedelta(minutes=20)
     found = summary_of(lake, start, end, None)
@@ -76,7 +76,7 @@ def test_the_depth_counts_queues_in_which_nothing_happened_in_the_span(lake: Lak
     assert summary_of(lake, start, end, "around").held("depth").tolist() == [20] * 10
 
 
-def test_a_step_in_which_nothing_happened_is_zero_and_a_page_of_such_steps_can_be_had(lake: Lake) -> None:
+def test_a_step_without_activity_is_zero_and_a_span_of_them_can_be_reported(lake: Lake) -> None:
     fill(lake, {"mail": {0: 6, 4: 2}})
     assert summary_of(lake, None, None, None).a_minute("pushed") == [6, 0, 0, 0, 2]
     quiet = summary_of(lake, NOON + timedelta(minutes=1), NOON + timedelta(minutes=3), None)
@@ -84,7 +84,7 @@ def test_a_step_in_which_nothing_happened_is_zero_and_a_page_of_such_steps_can_b
     assert ">6<" in depth_in(report(lake, NOON + timedelta(minutes=1), NOON + timedelta(minutes=3)))
 
 
-def test_a_year_has_steps_of_a_day_and_a_shorter_last_step(lake: Lake) -> None:
+def test_a_year_is_divided_into_days_and_a_shorter_last_step(lake: Lake) -> None:
     fill(lake, {"mail": {0: 1_440, 365 * 1_440 - 1: 720, 365 * 1_440 + 719: 720}})
     found = summary_of(lake, None, None, None)
     assert (found.window.step_minutes, len(found.window.starts)) == (1_440, 366)
@@ -92,7 +92,7 @@ def test_a_year_has_steps_of_a_day_and_a_shorter_last_step(lake: Lake) -> None:
     assert len(found.hours()[0]) == 7
 
 
-def test_a_span_in_which_nothing_happened_is_refused(lake: Lake) -> None:
+def test_a_span_without_data_is_refused(lake: Lake) -> None:
     fill(lake, {"mail": {0: 1}})
     with pytest.raises(InvalidInput, match=r"no data in that span.*2026-01-01 12:00"):
         report(lake, NOON + timedelta(days=1), None)
@@ -102,7 +102,7 @@ def test_a_span_in_which_nothing_happened_is_refused(lake: Lake) -> None:
         report(lake, NOON, NOON)
 
 
-def test_a_queue_that_the_lake_does_not_know_is_named(lake: Lake) -> None:
+def test_an_unknown_queue_is_named(lake: Lake) -> None:
     with pytest.raises(InvalidInput, match="has no data of any queue"):
         report(lake, None, None)
     fill(lake, {"mail": {0: 1}})
@@ -116,7 +116,7 @@ def test_a_line_has_a_gap_where_there_is_no_value() -> None:
     assert "nothing" in stairs({"p50": [None] * 4}, Window(0, 8, 2), times=True)
 
 
-def test_many_times_fall_into_the_buckets_that_each_falls_into() -> None:
+def test_bulk_and_single_bucketing_agree() -> None:
     times = [-5, *range(5_000), *(1 << power for power in range(40)), *((1 << power) - 1 for power in range(40))]
     assert buckets(np.array(times)).tolist() == [bucket(each) for each in times]
 
@@ -133,7 +133,7 @@ def test_a_time_is_in_utc_or_has_an_offset(text: str, time: datetime) -> None:
     assert Time().convert(text, None, None) == time
 
 
-def test_a_span_may_begin_so_long_ago() -> None:
+def test_a_span_can_start_at_a_relative_time() -> None:
     before = datetime.now(UTC)
     found = Time().convert("2h", None, None)
     assert before <= found + timedelta(hours=2) <= datetime.now(UTC)

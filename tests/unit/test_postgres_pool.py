@@ -23,4 +23,4 @@ def test_every_caller_gets_the_cause_of_an_outage() -> None:
         with pytest.raises(StoreUnreachable) as caught:
             pool.acquire()
         assert caught.value.args[0] == CAUSE
-    assert len(tried) == 1, "the second gets the error at once, without another attempt"
+    assert len(tried) == 1, "the second caller gets the error without another attempt"

@@ -15,16 +15,16 @@ def rows() -> dict[str, str]:
     return dict(found)
 
 
-def test_every_promise_is_tried_by_breaking_the_code_behind_it() -> None:
+def test_every_promise_has_a_mutation() -> None:
     assert {each.promise for each in load()} == rows().keys()
 
 
-def test_what_is_to_be_broken_stands_where_it_is_looked_for() -> None:
+def test_every_mutation_matches_the_code_exactly_once() -> None:
     for each in load():
         assert (ROOT / each.file).read_text(encoding="utf-8").count(each.old) == 1, each
 
 
-def test_every_promise_names_tests_that_are_there() -> None:
+def test_every_promise_links_to_existing_tests() -> None:
     for row in rows().values():
         tests = re.findall(r"\]\((\S+?)\)", row)
         assert tests
@@ -32,7 +32,7 @@ def test_every_promise_names_tests_that_are_there() -> None:
             assert (PROMISES.parent / test).exists(), test
 
 
-def test_what_is_to_notice_is_there() -> None:
+def test_every_mutation_names_an_existing_test_file() -> None:
     for each in load():
         for test in re.findall(r"tests/\S+\.py", each.test):
             assert Path(ROOT / test).exists(), test

@@ -1,4 +1,4 @@
-"""The choice of Java, PostgreSQL and browser is remembered, and repeated when it no longer holds."""
+"""The choice of Java, PostgreSQL and browser is remembered, and made again when it is no longer valid."""
 
 import json
 from pathlib import Path
@@ -10,17 +10,17 @@ from tools import provision
 
 @pytest.fixture
 def choice() -> dict[str, dict[str, str]]:
-    """What `make provision` wrote before the suite began."""
+    """The choice that `make provision` made before the suite started."""
     return json.loads(provision.CHOICE.read_text())
 
 
-def test_the_chosen_java_runs_and_suits_spark(choice: dict[str, dict[str, str]]) -> None:
+def test_the_chosen_java_runs_and_is_supported_by_spark(choice: dict[str, dict[str, str]]) -> None:
     java = choice["java"]
     assert provision.leading_number(java["version"]) in provision.JAVA_VERSIONS
     assert provision.probe_java(Path(java["home"], "bin/java"))["version"] == java["version"]
 
 
-def test_the_chosen_postgres_makes_a_database_and_answers(choice: dict[str, dict[str, str]]) -> None:
+def test_the_chosen_postgres_creates_a_database_and_responds(choice: dict[str, dict[str, str]]) -> None:
     postgres = choice["postgres"]
     assert provision.probe_postgres(Path(postgres["bin"])) == {
         "bin": postgres["bin"],
@@ -28,12 +28,12 @@ def test_the_chosen_postgres_makes_a_database_and_answers(choice: dict[str, dict
     }
 
 
-def test_a_folder_without_the_server_is_passed_over_with_a_reason(tmp_path: Path) -> None:
+def test_a_folder_without_the_server_is_skipped_with_a_reason(tmp_path: Path) -> None:
     with pytest.raises(provision.Unfit, match="initdb is missing"):
         provision.probe_postgres(tmp_path)
 
 
-def test_a_java_too_old_is_passed_over_with_its_version(tmp_path: Path) -> None:
+def test_a_java_that_is_too_old_is_skipped_with_its_version(tmp_path: Path) -> None:
     java = tmp_path / "java"
     java.write_text("#!/bin/sh\nprintf ' java.home = /old\\n java.version = 11.0.2\\n'\n")
     java.chmod(0o755)
@@ -41,7 +41,7 @@ def test_a_java_too_old_is_passed_over_with_its_version(tmp_path: Path) -> None:
         provision.probe_java(java)
 
 
-def test_a_choice_whose_programs_have_gone_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_with_missing_programs_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bin_java, postgres = tmp_path / "bin/java", tmp_path / "postgres"
     bin_java.parent.mkdir()
     bin_java.touch()
@@ -68,7 +68,7 @@ mv {folder}/waiting {folder}/chromium
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder with programs, for root."""
+    """A folder at the front of PATH, in a process that appears to run as root."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     monkeypatch.setattr(provision, "BROWSERS", ("chromium-of-this-test",))
     monkeypatch.setattr(provision.os, "geteuid", lambda: 0)
@@ -80,7 +80,7 @@ def program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def test_a_browser_is_installed_where_that_is_allowed_and_what_failed_is_tried_again(
+def test_a_browser_is_installed_if_allowed_and_a_failure_is_retried(
     programs: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     program(programs / "waiting", CHROMIUM)
@@ -92,7 +92,7 @@ def test_a_browser_is_installed_where_that_is_allowed_and_what_failed_is_tried_a
     assert "apt-get did not install chromium: E: could not fetch" in capfd.readouterr().err
 
 
-def test_where_no_browser_may_be_installed_it_says_how(
+def test_without_the_right_to_install_a_browser_the_command_is_printed(
     programs: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(provision.os, "geteuid", lambda: 1000)
@@ -100,7 +100,7 @@ def test_where_no_browser_may_be_installed_it_says_how(
     assert "apt-get install chromium" in capfd.readouterr().err
 
 
-def test_a_browser_that_opens_no_page_is_passed_over(programs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_browser_that_cannot_open_a_page_is_skipped(programs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     program(programs / "chromium-of-this-test", "#!/bin/sh\necho 'Chromium 1.0, install it with snap'\n")
     assert provision.find_browser() is None
     assert "it does not open a page" in capfd.readouterr().err

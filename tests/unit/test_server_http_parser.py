@@ -1,4 +1,4 @@
-"""The HTTP request parser agrees with h11 on what is one request."""
+"""The server's HTTP parser agrees with h11 about where each request ends."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock.wire.http_errors import HttpError
 from tests.proof.http_bytes import Seen, fuzz_parser, read_by_h11, read_here, why_stricter
 
 
-def test_random_bytes_are_read_as_h11_reads_them() -> None:
+def test_random_bytes_are_parsed_as_by_h11() -> None:
     assert fuzz_parser(seed=18, rounds=4_000) > 2_000
 
 
-def test_a_zero_byte_in_a_chunk_extension_is_refused_though_h11_reads_it() -> None:
+def test_a_zero_byte_in_a_chunk_extension_is_refused_unlike_in_h11() -> None:
     data = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5;a\0=b\r\nhello\r\n0\r\n\r\n"
     assert read_here([data]) == []
     assert read_by_h11(data) == [Seen("POST", b"/", b"h", b"hello")]
@@ -25,14 +25,14 @@ def test_a_zero_byte_in_a_chunk_extension_is_refused_though_h11_reads_it() -> No
 
 
 @pytest.mark.parametrize("trailer", [b"Transfer-Encoding: chunked", b"content-length: 3", b"A: b\r\nHost: other"])
-def test_a_trailer_cannot_say_where_a_request_goes_or_ends(trailer: bytes) -> None:
+def test_a_trailer_cannot_change_the_target_or_length_of_a_request(trailer: bytes) -> None:
     head = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
     assert read_here([head + b"A: b\r\n\r\n"]) == [Seen("POST", b"/", b"h", b"")]
     assert read_here([head + trailer + b"\r\n\r\n"]) == []
     assert "a trailer that says where a request goes or ends" in why_stricter(head + trailer + b"\r\n\r\n")
 
 
-def test_the_same_requests_are_read_however_they_are_cut() -> None:
+def test_the_same_requests_are_parsed_however_they_are_split() -> None:
     data = b"\r\nPOST /a?b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\nT: x\r\n\r\n"
     data += b"PUT http://other/c#d HTTP/1.1\r\nhost: h\r\ncontent-length: 3\r\n\r\nabc\r\nGET / HTTP/1.0\r\n\r\nignored"
     wanted = [Seen("POST", b"/a?b", b"h", b"hello"), Seen("PUT", b"/c", b"other", b"abc"), Seen("GET", b"/", b"", b"")]
@@ -49,9 +49,9 @@ def test_the_same_requests_are_read_however_they_are_cut() -> None:
         (b"GET /\r\n", 400),
         (b"GET / HTTP/1.1\nHost: h\n", 400),
     ],
-    ids=["a head without an end", "many headers", "TLS", "no version", "lines without CR"],
+    ids=["unterminated head", "many headers", "TLS", "no version", "lines without CR"],
 )
-def test_it_is_refused_without_waiting_for_more(data: bytes, status: int) -> None:
+def test_a_malformed_request_is_refused_without_waiting_for_more(data: bytes, status: int) -> None:
     parser = RequestParser()
     parser.feed(data)
     with pytest.raises(HttpError) as refused:
@@ -59,7 +59,7 @@ def test_it_is_refused_without_waiting_for_more(data: bytes, status: int) -> Non
     assert refused.value.status == status
 
 
-def test_no_pattern_can_go_back_over_what_it_has_matched() -> None:
+def test_no_pattern_can_backtrack() -> None:
     patterns = {name: each for name, each in vars(request_parser).items() if isinstance(each, re.Pattern)}
     assert len(patterns) > 5
     for name, pattern in patterns.items():

@@ -1,4 +1,4 @@
-"""Limits the number of wrong credentials per address."""
+"""Wrong credentials are counted and limited by address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_guesses_are_counted_by_address_and_forgotten_after_a_minute() -> None:
     throttle.check("2001:db8::ffff", b"x")
 
 
-def test_ipv4_addresses_count_apart_on_a_socket_for_both_families() -> None:
+def test_ipv4_addresses_are_counted_separately_on_a_dual_stack_socket() -> None:
     throttle = LoginThrottle(lambda: 0.0)
     for number in range(WRONG_MAX):
         throttle.failed("::ffff:192.0.2.1", b"%d" % number)

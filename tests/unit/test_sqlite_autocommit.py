@@ -1,4 +1,4 @@
-"""Without other writers, a single push, lease or ack is one statement, with the same results as a transaction."""
+"""Without other writers a single push, lease or ack is one statement, and has the same result as a transaction."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def statements(store: SqliteStore, act: Callable[[], Any]) -> int:
     store._writer.set_trace_callback(seen.append)
     act()
     store._writer.set_trace_callback(None)
-    # A statement is reported again for each part of its trigger.
+    # SQLite reports a statement again for each part of its trigger.
     return len({each for each in seen if not each.startswith("--")})
 
 
-def test_a_cycle_by_itself_is_one_statement_each(open_store: Opening, tmp_path: Path) -> None:
+def test_a_push_a_lease_and_an_ack_are_one_statement_each(open_store: Opening, tmp_path: Path) -> None:
     store = open_store()
     for _ in range(4):
         push(store)
@@ -79,7 +79,7 @@ def test_a_cycle_by_itself_is_one_statement_each(open_store: Opening, tmp_path: 
         ack(store, message)
     store._set_durability(True)
     assert statements(store, lambda: push(store)) == 1
-    # The wait for the disk and the copying of the log are switched off for it.
+    # A lease also switches fsync and WAL checkpoints off for its commit.
     assert statements(store, lambda: lease(store)) == 3
     check(tmp_path)
 
@@ -116,7 +116,7 @@ def test_a_repeated_request_gets_the_first_result_also_without_a_transaction(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_stores_that_take_turns_at_one_file_lose_nothing(
+def test_stores_that_alternate_on_one_file_lose_nothing(
     open_store: Opening, clock: Clock, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -144,7 +144,7 @@ def test_stores_that_take_turns_at_one_file_lose_nothing(
     assert len(held) + len(acked) == len(pushed)
 
 
-def test_a_message_that_was_removed_is_neither_leased_nor_acked(open_store: Opening) -> None:
+def test_a_removed_message_is_neither_leased_nor_acked(open_store: Opening) -> None:
     store = open_store()
     for _ in range(4):
         push(store)
@@ -160,7 +160,7 @@ def test_a_message_that_was_removed_is_neither_leased_nor_acked(open_store: Open
     assert ack(store, message) is Settled.UNKNOWN
 
 
-def test_an_ack_whose_lease_is_not_as_remembered_changes_nothing(open_store: Opening, tmp_path: Path) -> None:
+def test_an_outdated_cached_lease_does_not_break_an_ack(open_store: Opening, tmp_path: Path) -> None:
     store = open_store()
     for _ in range(4):
         push(store)
@@ -182,7 +182,9 @@ def test_leases_expire_on_time_without_reads(open_store: Opening, clock: Clock) 
     assert ack(store, message) is Settled.STALE
 
 
-def test_queues_of_a_tree_leave_the_list_of_busy_ones_with_their_last_ack(open_store: Opening, tmp_path: Path) -> None:
+def test_a_queue_of_a_tree_leaves_the_list_of_busy_queues_with_its_last_ack(
+    open_store: Opening, tmp_path: Path
+) -> None:
     store = open_store()
     for _ in range(4):
         push(store, queue="a/b/c")

@@ -1,4 +1,4 @@
-"""A lease of many messages stays a few rows, whatever is done with one of them."""
+"""A lease of many messages stays a few rows, whatever happens to one of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows(path: Path, table: str) -> int:
 
 
 @pytest.mark.parametrize("verb", [Ack, Nack, Extend, Release])
-def test_settling_one_message_moves_only_its_neighbours_out_of_the_range(tmp_path: Path, verb: Any) -> None:
+def test_settling_one_message_splits_off_only_its_neighbours(tmp_path: Path, verb: Any) -> None:
     path = tmp_path / "queue.db"
     with closing(SqliteStore(path)) as store:
         messages = [PushItem(payload=b"x")] * COUNT

@@ -1,4 +1,4 @@
-"""Checking JSON costs the same for each byte, however large or hostile the body."""
+"""Checking JSON costs a constant amount of work per byte, however large or hostile the body is."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def characters_per_byte(body: bytes, monkeypatch: pytest.MonkeyPatch) -> float:
 
 
 @pytest.mark.parametrize("name", ADVERSARIAL)
-def test_as_many_characters_are_scanned_for_each_byte_of_a_large_body_as_of_a_small_one(
+def test_a_large_body_costs_as_many_scanned_characters_per_byte_as_a_small_one(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(strict_json, "QUICK_BYTES", 0)
@@ -68,7 +68,7 @@ def test_as_many_characters_are_scanned_for_each_byte_of_a_large_body_as_of_a_sm
 
 
 @pytest.mark.parametrize("name", ["TOKEN", "FAR", "NUMBER"])
-def test_no_pattern_can_go_back_over_what_it_has_matched(name: str) -> None:
+def test_no_pattern_can_backtrack(name: str) -> None:
     def repeats(parsed: Any) -> Any:
         for operation, argument in parsed:
             if "REPEAT" in str(operation):
@@ -97,14 +97,14 @@ def test_a_body_of_escaped_quotes_is_refused_before_it_costs_seconds(size: int) 
     assert child.stdout.split() == [b"malformed_json"]
 
 
-def test_a_message_of_quotes_is_shown_before_it_costs_seconds() -> None:
+def test_a_message_of_quotes_is_rendered_before_it_costs_seconds() -> None:
     view = Path(server.__file__).with_name("dashboard") / "static" / "json_view.js"
     command = [shutil.which("node") or missing("Node"), "--input-type=module", "-e", VIEW, str(view)]
     child = subprocess.run(command, capture_output=True, preexec_fn=limit_cpu)
     assert child.stdout == b"shown\n", child
 
 
-def test_random_json_is_judged_as_by_another_parser() -> None:
+def test_random_json_is_accepted_exactly_as_by_another_parser() -> None:
     assert fuzz_json(seed=18, rounds=1_000) == 1_000
 
 
@@ -114,7 +114,7 @@ def refusal(body: bytes, decoder: Any, value_bytes_max: int | None = None) -> st
     return refused.value.code
 
 
-def test_a_payload_that_is_too_large_is_refused_before_anything_in_it_is_checked(
+def test_an_oversized_payload_is_refused_before_it_is_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted = CountedPattern(strict_json.TOKEN)
@@ -127,12 +127,12 @@ def test_a_payload_that_is_too_large_is_refused_before_anything_in_it_is_checked
 
 
 @pytest.mark.parametrize(("decoder", "name"), [(push_body, b"messages"), (_append_body, b"records")])
-def test_a_list_of_too_many_elements_is_refused_before_they_are_decoded(decoder: Any, name: bytes) -> None:
+def test_a_list_with_too_many_elements_is_refused_before_they_are_decoded(decoder: Any, name: bytes) -> None:
     assert refusal(b'{"%s":[%s1]}' % (name, b"1," * 4_000_000), decoder) == "batch_too_large"
     assert refusal(b'{"%s":[%s1]}' % (name, b"1," * 40_000), decoder) == "batch_too_large"
 
 
-def test_repeated_names_are_found_in_a_large_body_wherever_they_are() -> None:
+def test_repeated_names_are_found_anywhere_in_a_large_body() -> None:
     filler = b'"%s"' % (b"x" * 100_000)
     for body in (
         b'{"payload":%s,"priority":1,"payload":1}' % filler,
@@ -146,8 +146,8 @@ def test_repeated_names_are_found_in_a_large_body_wherever_they_are() -> None:
     strict_json.decode(b'{"\\u0070riority":2,"payload":%s}' % filler, push_body)
 
 
-class Measured:
-    """A decoder that remembers how much it was given at once."""
+class SizeRecordingDecoder:
+    """A decoder that remembers the largest input it received."""
 
     def __init__(self, decoder: Any) -> None:
         self._decoder = decoder
@@ -168,10 +168,8 @@ class Measured:
     ],
     ids=["unique names", "nested brackets", "many messages", "large messages"],
 )
-def test_objects_are_made_of_a_bounded_slice_of_a_large_body_at_once(
-    body: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured = [Measured(strict_json._any), Measured(strict_json._shallow)]
+def test_a_large_body_is_decoded_in_bounded_slices(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = [SizeRecordingDecoder(strict_json._any), SizeRecordingDecoder(strict_json._shallow)]
     monkeypatch.setattr(strict_json, "_any", measured[0])
     monkeypatch.setattr(strict_json, "_shallow", measured[1])
     strict_json.decode(body, push_body)

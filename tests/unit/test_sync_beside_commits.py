@@ -1,4 +1,4 @@
-"""The store is synced beside commits when the journal is drained; if that fails, no commit is acknowledged."""
+"""Draining the journal fsyncs the store beside commits; if that fails, no commit is acknowledged."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def fail_to_sync(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
             store.sync()
 
 
-def ready(store: SqliteStore) -> int:
+def ready_count(store: SqliteStore) -> int:
     return store.stats("q").info.ready
 
 
-def test_a_commit_beside_a_sync_that_failed_is_not_promised(
+def test_a_commit_beside_a_failed_fsync_is_not_acknowledged(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.apply([push()])
@@ -52,10 +52,10 @@ def test_a_commit_beside_a_sync_that_failed_is_not_promised(
     prepared.release()
     assert refused.value.maybe_done
     store.apply([push()])
-    assert ready(store) == 3, "what was not promised may be there"
+    assert ready_count(store) == 3, "an unacknowledged commit may still be stored"
 
 
-def test_after_it_the_log_is_written_again_and_commits_are_promised(
+def test_after_a_failed_fsync_the_wal_is_rewritten_and_commits_are_acknowledged(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.apply([push()])
@@ -64,18 +64,18 @@ def test_after_it_the_log_is_written_again_and_commits_are_promised(
     assert note.exists()
     store.apply([push()])
     assert not note.exists()
-    assert ready(store) == 2
+    assert ready_count(store) == 2
 
 
 @pytest.mark.parametrize("commands", [1, 3])
-def test_a_commit_before_a_failed_sync_is_not_repeated(
+def test_a_commit_before_a_failed_fsync_is_not_repeated(
     commands: int, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.apply([push()])
     write = store._writer.execute
 
     class Writer:
-        """Commits just before a sync that fails."""
+        """A connection on which an fsync fails just after a commit."""
 
         def __getattr__(self, name: str) -> object:
             return getattr(writer, name)
@@ -92,4 +92,4 @@ def test_a_commit_before_a_failed_sync_is_not_repeated(
         patched.setattr(store._transaction, "is_writer", False)
         with pytest.raises(StoreUnreachable):
             store.apply([push() for _ in range(commands)])
-    assert ready(store) == 1 + commands
+    assert ready_count(store) == 1 + commands

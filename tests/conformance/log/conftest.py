@@ -1,4 +1,4 @@
-"""Runs every test of streams against every implementation in STREAMS."""
+"""Runs every stream test against every implementation in STREAMS."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ STREAMS: dict[str, Open] = {
     "postgres": lambda folder, clock: PostgresStreams(cluster().url, schema=_schema_of(folder), clock=clock),
 }
 SMALL = StreamOptions(segment_bytes=64 << 10)
+# Four of these fill a segment of SMALL.
 BIG_RECORD = b"x" * 16_000
-"""Four of these fill a segment of SMALL."""
 
 
 def _schema_of(folder: Path) -> str:
-    """One for each test."""
+    """Create a schema for one test."""
     note = folder / "schema"
     if not note.exists():
         note.write_text(new_schema())
@@ -33,7 +33,7 @@ def _schema_of(folder: Path) -> str:
 
 
 class StreamsUnderTest:
-    """Opens the same streams as often as asked, each time as another process would."""
+    """Opens the same streams any number of times, as separate processes would."""
 
     def __init__(self, opener: Open, folder: Path) -> None:
         self._opener = opener

@@ -1,4 +1,4 @@
-"""Streams read as Arrow columns: the same records, all verified."""
+"""Reading streams as Arrow columns returns the same records, all verified."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def table(streams: Streams, *args: int, **options: list[str]) -> pa.Table:
     return pa.Table.from_batches(batches)
 
 
-def test_columns_hold_the_same_as_records(streams: Streams, clock: Clock) -> None:
+def test_columns_hold_the_same_data_as_records(streams: Streams, clock: Clock) -> None:
     fill(streams, clock, 5_000)
     found = table(streams)
     records = [record for at in range(0, 5_000, 500) for record in streams.read("s", at, limit=500).records]
@@ -42,35 +42,33 @@ def test_columns_hold_the_same_as_records(streams: Streams, clock: Clock) -> Non
 @pytest.mark.parametrize(
     ("first", "end"), [(0, 1), (1023, 1025), (1024, 2048), (1500, 1500), (1, 4_999), (3_333, 3_334)]
 )
-def test_any_range_can_be_had(streams: Streams, clock: Clock, first: int, end: int) -> None:
+def test_any_range_can_be_read(streams: Streams, clock: Clock, first: int, end: int) -> None:
     fill(streams, clock, 5_000)
     batches = list(streams.read_arrow("s", first, end))
     assert [offset for batch in batches for offset in batch["offset"].to_pylist()] == list(range(first, end))
 
 
-def test_types_are_those_that_spark_takes(streams: Streams) -> None:
+def test_column_types_are_supported_by_spark(streams: Streams) -> None:
     streams.append("s", [b"x"])
     expected = [("offset", pa.int64()), ("timestamp", pa.timestamp("us", tz="UTC")), ("data", pa.binary())]
     assert [(field.name, field.type) for field in table(streams).schema] == expected
 
 
-def test_columns_that_are_not_wanted_are_left_out(streams: Streams) -> None:
+def test_only_requested_columns_are_returned(streams: Streams) -> None:
     streams.append("s", [b"x"])
     assert table(streams, columns=["timestamp", "offset"]).schema.names == ["timestamp", "offset"]
     with pytest.raises(InvalidInput):
         table(streams, columns=["payload"])
 
 
-def test_another_process_reads_columns_while_records_come(
-    shared: StreamsUnderTest, streams: Streams, clock: Clock
-) -> None:
+def test_another_process_reads_columns_during_appends(shared: StreamsUnderTest, streams: Streams, clock: Clock) -> None:
     other = shared.open()
     for _ in range(10):
         fill(streams, clock, 600)
         assert sum(batch.num_rows for batch in other.read_arrow("s")) == streams.next_offset("s")
 
 
-def test_bounds_are_as_in_reading_records(streams: Streams) -> None:
+def test_columns_have_the_same_bounds_as_records(streams: Streams) -> None:
     for _ in range(12):
         streams.append("s", [BIG_RECORD])
     assert list(streams.read_arrow("s", 12)) == []

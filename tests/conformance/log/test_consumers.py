@@ -1,4 +1,4 @@
-"""Consumers: durable positions that move back only on request, and their lag."""
+"""Consumers have durable positions that move back only with force, and a lag."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.conformance.log.conftest import BIG_RECORD, StreamsUnderTest, numbere
 from tests.conformance.support import Clock
 
 
-def test_a_new_consumer_starts_at_the_earliest_kept(streams: Streams) -> None:
+def test_a_new_consumer_starts_at_the_first_retained_record(streams: Streams) -> None:
     for _ in range(12):
         streams.append("s", [BIG_RECORD])
     first = streams.trim("s", before=8, force=True).first
@@ -30,7 +30,7 @@ def test_a_new_consumer_starts_at_the_earliest_kept(streams: Streams) -> None:
     assert streams.consumer("s", "new").offset is None
 
 
-def test_the_next_records_are_those_after_the_position(streams: Streams) -> None:
+def test_next_returns_the_records_after_the_position(streams: Streams) -> None:
     streams.append("s", numbered(0, 10))
     streams.commit("s", "c", 6)
     assert [record.offset for record in streams.next("s", "c").records] == [7, 8, 9]
@@ -52,7 +52,7 @@ def test_a_position_moves_back_only_with_force(streams: Streams) -> None:
 
 
 @pytest.mark.parametrize("offset", [10, 11, 2**40])
-def test_what_does_not_exist_cannot_have_been_processed(streams: Streams, offset: int) -> None:
+def test_an_offset_beyond_the_end_cannot_be_committed(streams: Streams, offset: int) -> None:
     streams.append("s", numbered(0, 10))
     with pytest.raises(OffsetBeyondEnd):
         streams.commit("s", "c", offset)
@@ -60,7 +60,7 @@ def test_what_does_not_exist_cannot_have_been_processed(streams: Streams, offset
         streams.commit("s", "c", -2)
 
 
-def test_lag_is_how_many_kept_records_come_after_the_position(streams: Streams) -> None:
+def test_lag_is_the_number_of_retained_records_after_the_position(streams: Streams) -> None:
     streams.append("s", numbered(0, 10))
     assert streams.create_consumer("s", "c").lag == 10
     assert streams.commit("s", "c", 6).lag == 3
@@ -68,26 +68,26 @@ def test_lag_is_how_many_kept_records_come_after_the_position(streams: Streams) 
     assert [(each.name, each.lag) for each in streams.consumers("s")] == [("c", 8)]
 
 
-def test_consumers_do_not_know_of_each_other(streams: Streams) -> None:
+def test_consumers_have_independent_positions(streams: Streams) -> None:
     streams.append("s", numbered(0, 4))
     streams.commit("s", "one", 3)
     assert len(streams.next("s", "two").records) == 4
     assert streams.next("s", "one").records == []
 
 
-def test_a_consumer_without_a_name_gets_one_of_its_own(streams: Streams) -> None:
+def test_a_consumer_without_a_name_gets_a_unique_one(streams: Streams) -> None:
     names = {streams.create_consumer("s").name for _ in range(20)}
     assert len(names) == 20
     assert names == {each.name for each in streams.consumers("s")}
 
 
-def test_making_a_consumer_twice_keeps_its_position(streams: Streams) -> None:
+def test_creating_a_consumer_twice_keeps_its_position(streams: Streams) -> None:
     streams.append("s", numbered(0, 4))
     streams.commit("s", "c", 2)
     assert streams.create_consumer("s", "c").offset == 2
 
 
-def test_a_forgotten_consumer_begins_anew(streams: Streams) -> None:
+def test_a_forgotten_consumer_starts_over(streams: Streams) -> None:
     streams.append("s", numbered(0, 4))
     streams.commit("s", "c", 2)
     streams.forget("s", "c")
@@ -109,11 +109,11 @@ def test_a_bad_name_is_refused(streams: Streams, name: str) -> None:
             verb()
 
 
-def test_a_name_as_spark_gives_is_fine(streams: Streams) -> None:
+def test_a_name_generated_by_spark_is_accepted(streams: Streams) -> None:
     assert streams.commit("s", "spark:orders", -1, kind="pipeline").kind == "pipeline"
 
 
-def test_commits_of_many_threads_all_last(shared: StreamsUnderTest, streams: Streams) -> None:
+def test_concurrent_commits_of_many_threads_are_all_kept(shared: StreamsUnderTest, streams: Streams) -> None:
     streams.append("s", numbered(0, 40))
 
     def work(number: int) -> None:
@@ -126,7 +126,7 @@ def test_commits_of_many_threads_all_last(shared: StreamsUnderTest, streams: Str
     assert [each.offset for each in shared.open().consumers("s")] == [36 + number % 4 for number in range(16)]
 
 
-def test_two_processes_commit_without_losing_each_others(shared: StreamsUnderTest, streams: Streams) -> None:
+def test_two_processes_do_not_overwrite_each_others_commits(shared: StreamsUnderTest, streams: Streams) -> None:
     other = shared.open()
     streams.append("s", numbered(0, 20))
     for offset in range(20):
@@ -137,19 +137,19 @@ def test_two_processes_commit_without_losing_each_others(shared: StreamsUnderTes
         other.commit("s", "one", 3)
 
 
-def test_a_consumer_whose_records_were_removed_is_told(streams: Streams) -> None:
+def test_a_consumer_whose_records_were_trimmed_gets_an_error(streams: Streams) -> None:
     for _ in range(12):
         streams.append("s", [BIG_RECORD])
     streams.commit("s", "slow", 1)
     first = streams.trim("s", before=12, force=True).first
-    with pytest.raises(OffsetTrimmed) as told:
+    with pytest.raises(OffsetTrimmed) as raised:
         streams.next("s", "slow")
-    assert told.value.first_offset == first
+    assert raised.value.first_offset == first
     streams.commit("s", "slow", first - 1)
     assert streams.next("s", "slow").records[0].offset == first
 
 
-def test_a_consumer_that_was_not_seen_for_long_has_expired_until_it_comes_back(streams: Streams, clock: Clock) -> None:
+def test_an_inactive_consumer_is_expired_until_it_returns(streams: Streams, clock: Clock) -> None:
     streams.append("s", numbered(0, 3))
     streams.create_consumer("s", "c")
     clock.now += 7 * DAY_MS + 1
@@ -158,7 +158,7 @@ def test_a_consumer_that_was_not_seen_for_long_has_expired_until_it_comes_back(s
     assert not streams.consumer("s", "c").expired
 
 
-def test_there_is_a_limit_to_how_many_consumers_a_stream_has(streams: Streams) -> None:
+def test_the_number_of_consumers_of_a_stream_is_limited(streams: Streams) -> None:
     streams.append("s", [b"x"])
     with ThreadPoolExecutor(64) as pool:
         list(pool.map(lambda number: streams.create_consumer("s", f"c{number}"), range(CONSUMERS_MAX)))
@@ -167,8 +167,8 @@ def test_there_is_a_limit_to_how_many_consumers_a_stream_has(streams: Streams) -
 
 
 @pytest.mark.parametrize("name", [".", ".."])
-def test_a_consumer_cannot_be_called_like_a_folder(streams: Streams, name: str) -> None:
-    """Programs that tidy up URLs and paths could not reach it."""
+def test_a_consumer_name_cannot_be_a_relative_path(streams: Streams, name: str) -> None:
+    """HTTP clients and proxies normalise paths, so requests for such a name would never arrive."""
     for attempt in (
         lambda: streams.create_consumer("s", name),
         lambda: streams.commit("s", name, -1),
@@ -177,5 +177,5 @@ def test_a_consumer_cannot_be_called_like_a_folder(streams: Streams, name: str) 
         with pytest.raises(InvalidName):
             attempt()
     with pytest.raises(UnknownConsumer):
-        streams.forget("s", name)  # One that 0.1.0 made can be removed.
+        streams.forget("s", name)  # Version 0.1.0 accepted such names, so it must stay possible to remove one.
     assert streams.consumers("s") == []

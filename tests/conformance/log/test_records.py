@@ -1,4 +1,4 @@
-"""Appended records are read back whole and in order, from any retained offset."""
+"""Appended records are read back intact and in order, from any retained offset."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from tests.conformance.log.conftest import BIG_RECORD, StreamsUnderTest, numbere
 from tests.conformance.support import Clock
 
 
-def test_offsets_are_dense_and_in_the_order_of_appends(streams: Streams) -> None:
+def test_offsets_are_dense_and_in_append_order(streams: Streams) -> None:
     assert (streams.append("s", numbered(0, 3)).first, streams.append("s", numbered(3, 2)).last) == (0, 4)
     records = streams.read("s").records
     assert [(record.offset, record.data) for record in records] == list(enumerate(numbered(0, 5)))
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00" * 50, bytes(range(256)), "käse".encode(), b"x" * (512 << 10)])
-def test_bytes_come_back_bit_for_bit(streams: Streams, data: bytes) -> None:
+def test_bytes_are_returned_unchanged(streams: Streams, data: bytes) -> None:
     streams.append("s", [data, data])
     assert [record.data for record in streams.read("s", bytes_max=2 << 20).records] == [data, data]
 
 
-def test_a_record_tells_what_its_content_is(streams: Streams) -> None:
+def test_a_record_keeps_its_content_type(streams: Streams) -> None:
     streams.append("s", [NewRecord(b"text", Content.TEXT), NewRecord(b"[1]", Content.JSON), b"\xff"])
     assert [record.content for record in streams.read("s").records] == [Content.TEXT, Content.JSON, Content.BYTES]
 
 
-def test_a_record_has_the_time_of_its_append_and_times_never_go_back(streams: Streams, clock: Clock) -> None:
+def test_append_times_never_go_back(streams: Streams, clock: Clock) -> None:
     first = streams.append("s", [b"a"]).time_ms
     clock.now -= 60_000
     streams.append("s", [b"b"])
@@ -40,7 +40,7 @@ def test_a_record_has_the_time_of_its_append_and_times_never_go_back(streams: St
     assert [record.time_ms - first for record in streams.read("s").records] == [0, 0, 60_000]
 
 
-def test_reading_goes_on_where_a_page_ended(streams: Streams) -> None:
+def test_the_next_page_starts_where_the_last_one_ended(streams: Streams) -> None:
     streams.append("s", numbered(0, 25))
     at, seen = 0, []
     while (page := streams.read("s", at, limit=10)).records:
@@ -71,7 +71,7 @@ def test_every_record_can_be_read_by_its_offset(streams: Streams) -> None:
         assert int(streams.read("s", offset, limit=1).records[0].data.split()[0]) == offset
 
 
-def test_the_end_is_empty_and_beyond_it_is_an_error(streams: Streams) -> None:
+def test_reading_at_the_end_is_empty_and_beyond_it_fails(streams: Streams) -> None:
     streams.append("s", numbered(0, 3))
     assert streams.read("s", 3).records == []
     with pytest.raises(OffsetBeyondEnd) as refused:
@@ -79,7 +79,7 @@ def test_the_end_is_empty_and_beyond_it_is_an_error(streams: Streams) -> None:
     assert refused.value.next_offset == 3
 
 
-def test_another_process_reads_what_was_acknowledged(shared: StreamsUnderTest, streams: Streams) -> None:
+def test_another_process_reads_acknowledged_records(shared: StreamsUnderTest, streams: Streams) -> None:
     other = shared.open()
     for number in range(30):
         streams.append("s", [b"%d " % number + BIG_RECORD[:5_000]])
@@ -87,7 +87,7 @@ def test_another_process_reads_what_was_acknowledged(shared: StreamsUnderTest, s
         assert int(other.read("s", number).records[0].data.split()[0]) == number
 
 
-def test_bad_records_are_refused_and_leave_nothing(streams: Streams) -> None:
+def test_an_invalid_record_is_refused_and_nothing_is_appended(streams: Streams) -> None:
     for bad, error in (
         ([], InvalidInput),
         (b"abc", WrongType),
@@ -104,31 +104,31 @@ def test_bad_records_are_refused_and_leave_nothing(streams: Streams) -> None:
     assert streams.show("s").next == 0
 
 
-@pytest.mark.parametrize("asked", [{"offset": -2}, {"limit": 0}, {"limit": 10**9}, {"bytes_max": 0}])
-def test_a_read_outside_the_limits_is_refused(streams: Streams, asked: dict[str, int]) -> None:
+@pytest.mark.parametrize("arguments", [{"offset": -2}, {"limit": 0}, {"limit": 10**9}, {"bytes_max": 0}])
+def test_a_read_outside_the_limits_is_refused(streams: Streams, arguments: dict[str, int]) -> None:
     with pytest.raises(InvalidInput):
-        streams.read("s", **asked)
+        streams.read("s", **arguments)
 
 
-def test_the_size_of_a_record_is_an_option(streams: Streams) -> None:
+def test_the_maximum_record_size_is_an_option(streams: Streams) -> None:
     streams.create("large", StreamOptions(record_bytes=2 << 20))
     streams.append("large", [b"x" * (2 << 20)])
     assert len(streams.read("large").records[0].data) == 2 << 20
 
 
-def test_a_batch_larger_than_a_segment_stays_together(streams: Streams) -> None:
+def test_a_batch_larger_than_a_segment_is_not_split(streams: Streams) -> None:
     streams.append("s", [b"before"])
     assert streams.append("s", [BIG_RECORD] * 10) == AppendOutcome(1, 10, streams.read("s", 1).records[0].time_ms)
     streams.append("s", [b"after"])
     assert [len(record.data) for record in streams.read("s").records] == [6] + [16_000] * 10 + [5]
 
 
-def test_several_appends_that_share_a_commit_are_each_whole(streams: Streams) -> None:
+def test_appends_that_share_a_commit_get_separate_results(streams: Streams) -> None:
     outcomes = streams.append_many("s", [numbered(0, 2), [BIG_RECORD] * 6, numbered(8, 1)])
     assert [(each.first, each.last) for each in outcomes if isinstance(each, AppendOutcome)] == [(0, 1), (2, 7), (8, 8)]
 
 
-def test_threads_that_append_at_once_each_get_their_own_offsets(streams: Streams) -> None:
+def test_concurrent_appends_get_distinct_offsets(streams: Streams) -> None:
     def append(number: int) -> list[tuple[int, bytes]]:
         data = [b"%d-%d" % (number, each) for each in range(3)]
         appended = streams.append("s", data)

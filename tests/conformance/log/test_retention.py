@@ -1,4 +1,4 @@
-"""Retention: which segments are removed, and which consumers it waits for."""
+"""Retention removes whole segments, oldest first, and waits for the consumers that need them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_without_limits_everything_is_kept(streams: Streams) -> None:
     assert streams.show("k").first == 0
 
 
-def test_the_oldest_go_when_there_are_too_many_bytes(streams: Streams) -> None:
+def test_the_oldest_segments_are_removed_when_the_stream_is_too_large(streams: Streams) -> None:
     fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_bytes=2 * SEGMENT))
     trimmed = streams.trim("k")
     info = streams.show("k")
@@ -35,24 +35,24 @@ def test_the_oldest_go_when_there_are_too_many_bytes(streams: Streams) -> None:
     assert streams.read("k").records[0].offset == info.first
 
 
-def test_the_oldest_go_when_they_are_too_old(streams: Streams, clock: Clock) -> None:
+def test_the_oldest_segments_are_removed_when_they_are_too_old(streams: Streams, clock: Clock) -> None:
     fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_ms=DAY_MS), 8)
     clock.now += DAY_MS // 2
     streams.append("k", [BIG_RECORD] * 4)
     clock.now += DAY_MS // 2 + 1
     assert streams.trim("k").first == 8
     clock.now += DAY_MS
-    assert streams.trim("k").first == 12, "also those of the segment that was being written"
+    assert streams.trim("k").first == 12, "including the active segment"
     assert streams.append("k", [b"next"]).first == 12
 
 
-def test_what_was_removed_is_named_as_such(streams: Streams) -> None:
+def test_reading_a_trimmed_offset_names_the_first_retained_one(streams: Streams) -> None:
     fill(streams, "k", StreamOptions(segment_bytes=SEGMENT))
     first = streams.trim("k", before=9).first
     assert 0 < first <= 9
-    with pytest.raises(OffsetTrimmed) as told:
+    with pytest.raises(OffsetTrimmed) as raised:
         streams.read("k", first - 1)
-    assert (told.value.offset, told.value.first_offset) == (first - 1, first)
+    assert (raised.value.offset, raised.value.first_offset) == (first - 1, first)
 
 
 def test_other_processes_see_a_trim(shared: StreamsUnderTest, streams: Streams) -> None:
@@ -65,7 +65,7 @@ def test_other_processes_see_a_trim(shared: StreamsUnderTest, streams: Streams) 
     assert other.read("k").records[0].offset == first
 
 
-def test_what_a_consumer_still_needs_is_kept(streams: Streams) -> None:
+def test_retention_keeps_records_that_a_consumer_still_needs(streams: Streams) -> None:
     fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_bytes=1))
     streams.commit("k", "slow", 8)
     trimmed = streams.trim("k")
@@ -74,19 +74,19 @@ def test_what_a_consumer_still_needs_is_kept(streams: Streams) -> None:
     assert streams.next("k", "slow").records[0].offset == 9
 
 
-def test_a_consumer_that_has_read_nothing_needs_everything(streams: Streams) -> None:
+def test_a_consumer_that_has_read_nothing_keeps_everything(streams: Streams) -> None:
     fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_bytes=1))
     streams.create_consumer("k", "new")
     assert streams.trim("k").removed_segments == 0
 
 
-def test_force_does_not_ask_consumers(streams: Streams) -> None:
+def test_a_forced_trim_ignores_consumers(streams: Streams) -> None:
     fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_bytes=1))
     streams.create_consumer("k", "new")
     assert streams.trim("k", force=True).removed_segments > 0
 
 
-def test_nobody_waits_for_a_consumer_that_has_expired(streams: Streams, clock: Clock) -> None:
+def test_retention_does_not_wait_for_an_expired_consumer(streams: Streams, clock: Clock) -> None:
     fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_bytes=1, consumer_expire_ms=DAY_MS))
     streams.create_consumer("k", "gone")
     assert streams.trim("k").held_by == "gone"
@@ -103,7 +103,7 @@ def test_a_pipeline_never_expires(streams: Streams, clock: Clock) -> None:
     assert streams.trim("k").removed_segments > 0
 
 
-def test_a_hard_limit_is_above_everyone(streams: Streams) -> None:
+def test_the_hard_limit_applies_despite_consumers(streams: Streams) -> None:
     fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_bytes=1, hold_bytes=3 * SEGMENT))
     streams.create_consumer("k", "slow")
     trimmed = streams.trim("k")
@@ -112,7 +112,7 @@ def test_a_hard_limit_is_above_everyone(streams: Streams) -> None:
     assert streams.show("k").bytes <= 3 * SEGMENT
 
 
-def test_each_segment_is_shown_to_the_archive_before_it_goes_and_can_be_held(streams: Streams) -> None:
+def test_the_archive_hook_sees_each_segment_first_and_can_keep_it(streams: Streams) -> None:
     fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_bytes=1))
     seen: list[SegmentInfo] = []
 
@@ -127,7 +127,7 @@ def test_each_segment_is_shown_to_the_archive_before_it_goes_and_can_be_held(str
     assert all(segment.sealed for segment in seen)
 
 
-def test_what_is_kept_stays_so_after_opening_again(shared: StreamsUnderTest, streams: Streams) -> None:
+def test_the_first_retained_offset_survives_reopening(shared: StreamsUnderTest, streams: Streams) -> None:
     fill(streams, "k", StreamOptions(segment_bytes=SEGMENT))
     first = streams.trim("k", before=9).first
     streams.close()

@@ -1,4 +1,4 @@
-"""Streams are created, shown, configured and deleted."""
+"""Streams are created, shown, configured and dropped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.log.model import StreamOptions
 from tests.conformance.log.conftest import SMALL, StreamsUnderTest, numbered
 
 
-def test_a_new_stream_is_empty_and_begins_at_offset_0(streams: Streams) -> None:
+def test_a_new_stream_is_empty_and_starts_at_offset_0(streams: Streams) -> None:
     info = streams.show("s")
     assert (info.first, info.next, info.bytes, info.consumers) == (0, 0, 0, 0)
     assert streams.read("s").records == []
@@ -28,7 +28,7 @@ def test_creating_with_other_options_is_refused_and_names_them(streams: Streams)
     assert refused.value.differing == ["retention_ms"]
 
 
-def test_options_can_be_changed_and_last(shared: StreamsUnderTest, streams: Streams) -> None:
+def test_changed_options_survive_reopening(shared: StreamsUnderTest, streams: Streams) -> None:
     changed = StreamOptions(segment_bytes=1 << 20, retention_bytes=1 << 22)
     assert streams.configure("s", changed).options == changed
     streams.close()
@@ -41,7 +41,7 @@ def test_a_bad_name_is_refused(streams: Streams, name: str) -> None:
         streams.create(name)
 
 
-def test_names_may_be_as_long_as_names_of_queues_and_do_not_meet(streams: Streams) -> None:
+def test_long_names_are_accepted_and_do_not_collide(streams: Streams) -> None:
     names = ["a", "a/b/c", "b/b/c", "x" * 255, "/".join(["y" * 255] * 3)]
     for name in names:
         assert streams.create(name)
@@ -57,7 +57,7 @@ def test_streams_are_listed_by_name_with_a_prefix_and_a_cursor(streams: Streams)
     assert [info.name for info in streams.list_streams(prefix="b", after="b1", limit=1)] == ["b2"]
 
 
-def test_an_unknown_stream_is_an_error_of_every_verb(streams: Streams) -> None:
+def test_every_verb_fails_on_an_unknown_stream(streams: Streams) -> None:
     for verb in (
         lambda: streams.show("none"),
         lambda: streams.append("none", [b""]),
@@ -73,7 +73,7 @@ def test_an_unknown_stream_is_an_error_of_every_verb(streams: Streams) -> None:
             verb()
 
 
-def test_a_dropped_stream_is_gone_and_its_name_is_free(streams: Streams) -> None:
+def test_the_name_of_a_dropped_stream_can_be_reused(streams: Streams) -> None:
     streams.append("s", numbered(0, 5))
     streams.drop("s")
     with pytest.raises(UnknownStream):
@@ -99,7 +99,7 @@ def test_a_stream_with_consumers_is_dropped_only_with_force(streams: Streams) ->
     streams.drop("s", force=True)
 
 
-def test_everything_is_there_after_closing_and_opening(shared: StreamsUnderTest, streams: Streams) -> None:
+def test_everything_survives_reopening(shared: StreamsUnderTest, streams: Streams) -> None:
     streams.append("s", numbered(0, 100))
     streams.commit("s", "c", 41)
     streams.close()

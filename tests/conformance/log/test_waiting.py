@@ -11,18 +11,18 @@ from tests.conformance.log.conftest import StreamsUnderTest
 LONG = 60.0
 
 
-def test_nobody_waits_for_what_is_there(streams: Streams) -> None:
+def test_a_wait_for_existing_records_returns_at_once(streams: Streams) -> None:
     streams.append("s", [b"x"])
     assert streams.wait("s", 0, LONG)
 
 
-def test_a_wait_ends_when_its_time_has_passed(streams: Streams) -> None:
+def test_a_wait_ends_after_its_timeout(streams: Streams) -> None:
     assert not streams.wait("s", 0, 0.01)
     streams.append("s", [b"x"])
     assert not streams.wait("s", 1, 0.01)
 
 
-def test_an_append_wakes_whoever_waits(streams: Streams) -> None:
+def test_an_append_wakes_every_waiter(streams: Streams) -> None:
     streams.append("s", [b"first"])
     with ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(streams.wait, "s", 1, LONG) for _ in range(8)]
@@ -30,7 +30,7 @@ def test_an_append_wakes_whoever_waits(streams: Streams) -> None:
         assert all(future.result() for future in waiting)
 
 
-def test_an_append_of_another_process_wakes_whoever_waits(shared: StreamsUnderTest, streams: Streams) -> None:
+def test_an_append_by_another_process_wakes_every_waiter(shared: StreamsUnderTest, streams: Streams) -> None:
     other = shared.open()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(other.wait, "s", 1, LONG)
@@ -38,13 +38,13 @@ def test_an_append_of_another_process_wakes_whoever_waits(shared: StreamsUnderTe
         assert waiting.result()
 
 
-def test_listeners_hear_of_every_append_until_they_leave(streams: Streams) -> None:
+def test_listeners_are_notified_of_appends_until_they_unsubscribe(streams: Streams) -> None:
     streams.append("s", [b"first"])
-    heard = threading.Semaphore(0)
-    stop = streams.listen("s", heard.release)
+    notified = threading.Semaphore(0)
+    stop = streams.listen("s", notified.release)
     assert stop is not None
     streams.append("s", [b"x"])
-    assert heard.acquire(timeout=LONG)
+    assert notified.acquire(timeout=LONG)
     stop()
     streams.append("s", [b"x"])
-    assert not heard.acquire(blocking=False)
+    assert not notified.acquire(blocking=False)

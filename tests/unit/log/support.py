@@ -1,4 +1,4 @@
-"""A log with records, ways to damage its files, and files that fail or lose data."""
+"""A log with records, ways to damage its files, and disks that fail or lose data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMALL = StreamOptions(segment_bytes=64 << 10)
 
 
 def payload(offset: int) -> bytes:
-    """Different for each offset, in content and in length."""
+    """Return a payload that differs for each offset, in content and in length."""
     return b"%d " % offset + random.Random(offset).randbytes(50 + offset * 37 % 400)
 
 
@@ -39,14 +39,14 @@ def fill(log: Log, count: int, batch: int = 10) -> None:
 
 
 def make(folder: Path, count: int = 500, options: StreamOptions = SMALL) -> Path:
-    """A closed log with `count` records; about 240 of them fill a segment."""
+    """Create a closed log with `count` records. About 240 of them fill a segment."""
     with Log.create(folder, "s", options, clock=Clock()) as log:
         fill(log, count)
     return folder
 
 
 def write_as_0_1_0(folder: Path, segments: Sequence[tuple[bytes, list[int]]], name: str = "s") -> None:
-    """A closed log as 0.1.0 wrote it: segments have no heads, and the identity has fewer fields."""
+    """Write a closed log as 0.1.0 did: segments have no headers, and the identity has fewer fields."""
     folder.mkdir(parents=True)
     uid, first = 4711, 0
     _save_fields(folder / "stream", name=name, uid=uid, created_ms=START_MS, options=SMALL, version=1)
@@ -80,7 +80,7 @@ def flip(path: Path, bit: int) -> None:
 
 
 def read_all(log: LogReader) -> tuple[dict[int, bytes], list[int]]:
-    """What is served, by offset; and the offsets that are said to be damaged."""
+    """Return the records that are served, by offset, and the offsets that are reported as damaged."""
     served: dict[int, bytes] = {}
     damaged: list[int] = []
     at = log.first_offset
@@ -109,12 +109,12 @@ def index_of(folder: Path, first: int) -> Path:
     return folder / file_name(first, INDEX)
 
 
-class Failing(Files):
-    """A disk on which the chosen operation fails, after so many that work."""
+class FailingDisk(Files):
+    """A disk on which the chosen operation fails, after the given number of successes."""
 
     def __init__(self) -> None:
+        # For each operation, the number of successes left and the error number that follows.
         self.fail: dict[str, tuple[int, int]] = {}
-        """By operation: how many still work, and the error of the next."""
 
     def _count(self, operation: str) -> None:
         left, number = self.fail.get(operation, (1, 0))
@@ -126,7 +126,7 @@ class Failing(Files):
     def write(self, fd: int, data: bytes | memoryview, position: int) -> None:
         left, number = self.fail.get("write", (1, 0))
         if number and left <= 0:
-            # As a full disk does: some of it is written.
+            # A full disk writes a part of the data.
             super().write(fd, memoryview(data)[: len(data) // 2], position)
         self._count("write")
         super().write(fd, data, position)

@@ -1,4 +1,4 @@
-"""Damage on disk is found, located and never served; a repair moves no intact record."""
+"""Damage on disk is found, located and never served, and a repair keeps every intact record in place."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ COUNT = 500
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("sound") / "log", COUNT)
 
 
 @pytest.fixture
-def folder(sound: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sound, tmp_path / "log"))
+def folder(intact_log: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(intact_log, tmp_path / "log"))
 
 
 def troubles(folder: Path) -> list[DamageKind]:
     return [finding.trouble for finding in check(folder, "s").findings]
 
 
-def test_a_sound_log_has_nothing_to_report(folder: Path) -> None:
+def test_an_intact_log_has_no_findings(folder: Path) -> None:
     report = check(folder, "s")
     assert (report.findings, report.records, report.first, report.next) == ([], COUNT, 0, COUNT)
     assert report.segments == 3
 
 
-def test_a_flipped_bit_in_a_record_is_named_with_its_place_and_never_served(folder: Path) -> None:
+def test_a_flipped_bit_in_a_record_is_located_and_never_served(folder: Path) -> None:
     flip(log_of(folder, 0), 8 * 5_000)
     with LogReader(folder) as log:
         served, damaged = read_all(log)
@@ -72,22 +72,22 @@ def test_a_page_ends_before_a_damaged_record(folder: Path) -> None:
     flip(log_of(folder, 0), 8 * 5_000)
     with LogReader(folder) as log:
         page = log.read(0, 200)
-        with pytest.raises(CorruptRecord) as told:
+        with pytest.raises(CorruptRecord) as raised:
             log.read(page.next)
         assert [record.offset for record in page.records] == list(range(page.next))
-        assert (told.value.offset, told.value.stream) == (page.next, "s")
+        assert (raised.value.offset, raised.value.stream) == (page.next, "s")
         assert log.read(page.next + 1).records[0].data == payload(page.next + 1)
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_a_hundred_flipped_bits_one_at_a_time_never_serve_a_wrong_byte(sound: Path, tmp_path: Path, part: int) -> None:
+def test_no_single_flipped_bit_serves_a_wrong_byte(intact_log: Path, tmp_path: Path, part: int) -> None:
     chance = random.Random(part)
-    paths = [path.name for path in sorted(sound.iterdir()) if path.suffix in (".log", INDEX, SUMS)] + ["manifest"]
-    sizes = [(sound / name).stat().st_size for name in paths]
+    paths = [path.name for path in sorted(intact_log.iterdir()) if path.suffix in (".log", INDEX, SUMS)] + ["manifest"]
+    sizes = [(intact_log / name).stat().st_size for name in paths]
     for number in range(100):
-        folder = Path(shutil.copytree(sound, tmp_path / f"log{number}"))
+        folder = Path(shutil.copytree(intact_log, tmp_path / f"log{number}"))
         (name,) = chance.choices(paths, sizes)
-        bit = chance.randrange(8 * (sound / name).stat().st_size)
+        bit = chance.randrange(8 * (intact_log / name).stat().st_size)
         flip(folder / name, bit)
         with Log(folder) as log:
             served, damaged = read_all(log)
@@ -99,19 +99,19 @@ def test_a_hundred_flipped_bits_one_at_a_time_never_serve_a_wrong_byte(sound: Pa
         shutil.rmtree(folder)
 
 
-def test_flipped_bits_make_columns_fail_too(folder: Path) -> None:
+def test_a_flipped_bit_makes_arrow_reads_fail_too(folder: Path) -> None:
     from penstock.log.arrow import batches
 
     flip(log_of(folder, 0), 8 * 5_000)
     with LogReader(folder) as log:
         _, (offset,) = read_all(log)
-        with pytest.raises(CorruptRecord) as told:
+        with pytest.raises(CorruptRecord) as raised:
             list(batches(log, 0))
-        assert told.value.offset == offset
+        assert raised.value.offset == offset
         assert sum(batch.num_rows for batch in batches(log, offset + 1)) == COUNT - offset - 1
 
 
-def test_repair_replaces_an_unrecoverable_record_by_a_marker(folder: Path) -> None:
+def test_repair_replaces_an_unrecoverable_record_with_a_marker(folder: Path) -> None:
     from penstock.log.arrow import batches
 
     flip(log_of(folder, 0), 8 * 5_000)
@@ -130,12 +130,12 @@ def test_repair_replaces_an_unrecoverable_record_by_a_marker(folder: Path) -> No
             assert (page.records, page.next, page.lost) == ([], lost + 1, 1)
             assert sum(batch.num_rows for batch in batches(each, 0)) == COUNT - 1
     assert troubles(folder) == [DamageKind.GIVEN_UP]
-    assert list(folder.glob("*.bad")), "the damaged bytes are kept aside"
+    assert list(folder.glob("*.bad")), "the damaged bytes are kept in a file"
 
 
 @pytest.mark.parametrize("field", [0, 4, 8, 16, 17, 20, 23])
 @pytest.mark.parametrize("which", ["with its index", "without an index"])
-def test_a_damaged_header_costs_that_record_only(folder: Path, field: int, which: str) -> None:
+def test_a_damaged_header_costs_only_its_record(folder: Path, field: int, which: str) -> None:
     with LogReader(folder) as log:
         place = log.segment_of(100).ends(100, 101)[0]
     flip(log_of(folder, 0), 8 * (place + field) + 1)
@@ -169,7 +169,7 @@ def test_a_lost_sector_is_confined_to_its_records(folder: Path) -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 @pytest.mark.parametrize("what", ["missing", "empty", "short", "foreign", "swapped", "zeroed", "long"])
-def test_an_index_that_is_wrong_is_rebuilt(folder: Path, tmp_path: Path, what: str, first: int) -> None:
+def test_a_wrong_index_is_rebuilt(folder: Path, tmp_path: Path, what: str, first: int) -> None:
     paths = segment_files(folder, INDEX)
     path = paths[first]
     data = path.read_bytes()
@@ -207,7 +207,7 @@ def test_missing_sums_only_make_bulk_reads_slower(folder: Path) -> None:
         assert sum(batch.num_rows for batch in batches(log, 0)) == COUNT
 
 
-def test_a_segment_that_vanished_is_named_and_the_others_are_served(folder: Path) -> None:
+def test_a_missing_segment_is_named_and_the_others_are_served(folder: Path) -> None:
     middle = segment_files(folder)[1]
     first, last = int(middle.stem), int(segment_files(folder)[2].stem) - 1
     for suffix in (".log", INDEX, SUMS):
@@ -225,7 +225,7 @@ def test_a_segment_that_vanished_is_named_and_the_others_are_served(folder: Path
         assert (len(served), damaged) == (COUNT - (last - first + 1), [])
 
 
-def test_a_first_segment_that_vanished_is_named(folder: Path) -> None:
+def test_a_missing_first_segment_is_named(folder: Path) -> None:
     gone, kept = segment_files(folder)[:2]
     for suffix in (".log", INDEX, SUMS):
         gone.with_suffix(suffix).unlink()
@@ -240,9 +240,7 @@ def test_a_first_segment_that_vanished_is_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("with_index", [True, False])
-def test_a_last_segment_that_vanished_is_named_and_its_offsets_are_not_used_again(
-    folder: Path, with_index: bool
-) -> None:
+def test_a_missing_last_segment_is_named_and_its_offsets_are_not_reused(folder: Path, with_index: bool) -> None:
     last = segment_files(folder)[-1]
     for suffix in [".log", SUMS] + [INDEX] * with_index:
         last.with_suffix(suffix).unlink()
@@ -257,7 +255,7 @@ def test_a_last_segment_that_vanished_is_named_and_its_offsets_are_not_used_agai
     assert repair(folder, "s").ok
 
 
-def test_everything_that_vanished_is_named(folder: Path) -> None:
+def test_the_loss_of_every_segment_is_named(folder: Path) -> None:
     for suffix in (".log", INDEX, SUMS):
         for path in segment_files(folder, suffix):
             path.unlink()
@@ -266,7 +264,7 @@ def test_everything_that_vanished_is_named(folder: Path) -> None:
         assert log.append([payload(COUNT)]).first == COUNT
 
 
-def test_a_damaged_manifest_costs_nothing(folder: Path) -> None:
+def test_a_damaged_manifest_costs_no_record(folder: Path) -> None:
     (folder / "manifest").write_bytes(b"{}")
     assert troubles(folder) == [DamageKind.MANIFEST]
     with Log(folder) as log:
@@ -285,7 +283,7 @@ def test_a_damaged_identity_can_be_repaired(folder: Path) -> None:
         assert (len(served), damaged) == (COUNT, [])
 
 
-def test_one_damaged_stream_hides_no_other_and_keeps_none_from_being_trimmed(tmp_path: Path) -> None:
+def test_a_damaged_stream_does_not_affect_listing_or_trimming_others(tmp_path: Path) -> None:
     def trim(streams: FileStreams) -> None:
         desk = StreamService(streams)
 

@@ -1,4 +1,4 @@
-"""Failing disks: a full disk fails the request, a failed sync stops the log until it is reopened."""
+"""Failing disks: a full disk fails the request, and a failed fsync stops the log until it is reopened."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from penstock.log.streams import FileStreams
 from penstock.log.writer import CHECKPOINT_MS, Log
 from penstock.server.serve import open_store_from as open_served
 from tests.conformance.support import Clock
-from tests.unit.log.support import BROKEN, FULL, Failing, assert_true, fill, make, payload, read_all
+from tests.unit.log.support import BROKEN, FULL, FailingDisk, assert_true, fill, make, payload, read_all
 
 
 @pytest.fixture
-def files() -> Failing:
-    return Failing()
+def files() -> FailingDisk:
+    return FailingDisk()
 
 
 @pytest.fixture
-def log(tmp_path: Path, files: Failing) -> Iterator[Log]:
+def log(tmp_path: Path, files: FailingDisk) -> Iterator[Log]:
     make(tmp_path / "log", 20)
     log = Log(tmp_path / "log", files=files, clock=Clock())
     yield log
@@ -48,12 +48,12 @@ def assert_sound(folder: Path, count: int) -> None:
     assert (len(served), damaged) == (count, [])
 
 
-@pytest.mark.parametrize("works", [0, 1])
-def test_a_full_disk_in_the_middle_of_a_batch_keeps_nothing_of_it_and_the_log_goes_on(
-    log: Log, files: Failing, works: int
+@pytest.mark.parametrize("successes", [0, 1])
+def test_a_full_disk_within_a_batch_keeps_nothing_of_it_and_the_log_continues(
+    log: Log, files: FailingDisk, successes: int
 ) -> None:
-    """The first write is the data, the second the index."""
-    files.fail["write"] = (works, FULL)
+    """The first write holds the data, the second one the index."""
+    files.fail["write"] = (successes, FULL)
     with pytest.raises(DiskFull):
         log.append([payload(offset) for offset in range(20, 30)])
     assert log.next_offset == 20
@@ -63,7 +63,7 @@ def test_a_full_disk_in_the_middle_of_a_batch_keeps_nothing_of_it_and_the_log_go
     assert check(log.folder, "s").findings == []
 
 
-def test_a_full_disk_that_cannot_even_be_cut_stops_the_log(log: Log, files: Failing) -> None:
+def test_a_full_disk_that_cannot_be_truncated_stops_the_log(log: Log, files: FailingDisk) -> None:
     files.fail = {"write": (0, FULL), "truncate": (0, BROKEN)}
     with pytest.raises(DiskFull):
         log.append([payload(20)])
@@ -76,7 +76,7 @@ def test_a_full_disk_that_cannot_even_be_cut_stops_the_log(log: Log, files: Fail
     assert_sound(log.folder, 25)
 
 
-def test_a_failed_sync_fails_the_append_for_good_until_the_log_is_opened_again(log: Log, files: Failing) -> None:
+def test_a_failed_fsync_stops_the_log_until_it_is_reopened(log: Log, files: FailingDisk) -> None:
     files.fail["sync"] = (0, BROKEN)
     with pytest.raises(LogFailed):
         log.append([payload(20)])
@@ -84,7 +84,7 @@ def test_a_failed_sync_fails_the_append_for_good_until_the_log_is_opened_again(l
     with pytest.raises(LogFailed):
         log.append([payload(20)])
     assert log.next_offset == 20
-    assert len(log.read(0).records) == 20, "what was acknowledged can still be read"
+    assert len(log.read(0).records) == 20, "acknowledged records can still be read"
     log.close()
     with Log(log.folder) as again:
         assert again.next_offset == 20
@@ -92,7 +92,7 @@ def test_a_failed_sync_fails_the_append_for_good_until_the_log_is_opened_again(l
     assert_sound(log.folder, 25)
 
 
-def test_a_full_disk_at_a_roll_over_is_only_a_delay(log: Log, files: Failing) -> None:
+def test_a_roll_over_succeeds_once_the_disk_has_space(log: Log, files: FailingDisk) -> None:
     fill(log, 200)
     room = log.identity.options.segment_bytes - log.active.size
     batch = [b"x" * 500] * (room // 500 + 1)
@@ -105,7 +105,7 @@ def test_a_full_disk_at_a_roll_over_is_only_a_delay(log: Log, files: Failing) ->
     assert check(log.folder, "s").findings == []
 
 
-def test_a_manifest_that_cannot_be_renewed_fails_no_append(tmp_path: Path, files: Failing) -> None:
+def test_a_failed_manifest_update_fails_no_append(tmp_path: Path, files: FailingDisk) -> None:
     clock = Clock()
     make(tmp_path / "log", 0)
     with Log(tmp_path / "log", files=files, clock=clock) as log:
@@ -119,7 +119,7 @@ def test_a_manifest_that_cannot_be_renewed_fails_no_append(tmp_path: Path, files
     assert_sound(tmp_path / "log", 20)
 
 
-def test_a_commit_of_a_position_that_fails_keeps_the_old_one(tmp_path: Path, files: Failing) -> None:
+def test_a_failed_commit_keeps_the_old_position(tmp_path: Path, files: FailingDisk) -> None:
     make(tmp_path / "log", 20)
     consumers = Consumers(tmp_path / "log", "s", files=files, clock=Clock())
     consumers.submit(CommitPosition(consumer="c", offset=5))
@@ -132,8 +132,8 @@ def test_a_commit_of_a_position_that_fails_keeps_the_old_one(tmp_path: Path, fil
     assert consumers.submit(CommitPosition(consumer="c", offset=9)).offset == 9
 
 
-def test_a_file_system_that_is_full_keeps_nothing_of_the_batch(tmp_path: Path) -> None:
-    """A real limit on the size of files, in another process."""
+def test_a_full_file_system_keeps_nothing_of_the_batch(tmp_path: Path) -> None:
+    """The file system enforces a real limit on the file size, in another process."""
     make(tmp_path / "log", 20)
     pid = os.fork()
     if not pid:
@@ -165,12 +165,15 @@ def _append_until_full(folder: Path) -> int:
     return 3
 
 
-def test_a_disk_that_is_full_at_a_roll_over_costs_no_descriptors_and_no_reader(tmp_path: Path, files: Failing) -> None:
+def test_a_full_disk_at_a_roll_over_leaks_no_descriptor_and_breaks_no_reader(
+    tmp_path: Path, files: FailingDisk
+) -> None:
     with Log.create(tmp_path / "log", "s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN), files=files) as log:
         log.append([bytes(SEGMENT_BYTES_MIN // 2)])
         opened = len(list(Path("/proc/self/fd").iterdir()))
         for _ in range(3):
-            files.fail["write"] = (1, FULL)  # The seal is written in the place of another header.
+            # The first write that succeeds is the seal, which overwrites another header.
+            files.fail["write"] = (1, FULL)
             with pytest.raises(DiskFull):
                 log.append([bytes(SEGMENT_BYTES_MIN)])
         assert len(list(Path("/proc/self/fd").iterdir())) == opened
@@ -180,14 +183,14 @@ def test_a_disk_that_is_full_at_a_roll_over_costs_no_descriptors_and_no_reader(t
         assert log.append([bytes(SEGMENT_BYTES_MIN)]).first == 1
 
 
-@pytest.mark.parametrize(("operation", "works"), [("write", 0), ("write", 1), ("sync", 0), ("truncate", 1)])
-def test_a_full_disk_leaves_an_empty_log_that_was_to_skip_offsets_as_it_was(
-    tmp_path: Path, files: Failing, operation: str, works: int
+@pytest.mark.parametrize(("operation", "successes"), [("write", 0), ("write", 1), ("sync", 0), ("truncate", 1)])
+def test_a_full_disk_leaves_a_log_that_skips_offsets_unchanged(
+    tmp_path: Path, files: FailingDisk, operation: str, successes: int
 ) -> None:
     with Log.create(tmp_path / "log", "s", files=files) as log, LogReader(tmp_path / "log") as reader:
         before = {path.name: path.read_bytes() for path in log.folder.iterdir()}
         for _ in range(2):
-            files.fail[operation] = (works, FULL)
+            files.fail[operation] = (successes, FULL)
             with pytest.raises(DiskFull):
                 log.skip_to(100)
             assert log.next_offset == reader.next_offset == 0
@@ -200,7 +203,7 @@ def test_a_full_disk_leaves_an_empty_log_that_was_to_skip_offsets_as_it_was(
     assert check(tmp_path / "log", "s").findings == []
 
 
-def test_a_log_that_skipped_offsets_after_a_full_disk_goes_on_at_the_later_one(tmp_path: Path, files: Failing) -> None:
+def test_a_log_can_skip_offsets_after_a_full_disk(tmp_path: Path, files: FailingDisk) -> None:
     with Log.create(tmp_path / "log", "s", files=files) as log:
         files.fail["write"] = (0, FULL)
         with pytest.raises(DiskFull):
@@ -213,8 +216,8 @@ def test_a_log_that_skipped_offsets_after_a_full_disk_goes_on_at_the_later_one(t
         assert again.append([b"y"]).first == 101
 
 
-def test_a_seal_of_an_empty_segment_that_fails_stops_the_log_until_it_is_opened_again(
-    tmp_path: Path, files: Failing
+def test_a_failed_seal_of_an_empty_segment_stops_the_log_until_it_is_reopened(
+    tmp_path: Path, files: FailingDisk
 ) -> None:
     with Log.create(tmp_path / "log", "s", files=files) as log:
         files.fail["sync"] = (1, BROKEN)
@@ -228,7 +231,7 @@ def test_a_seal_of_an_empty_segment_that_fails_stops_the_log_until_it_is_opened_
         assert again.read(again.next_offset - 1).records[0].data == b"x"
 
 
-def test_a_trim_that_a_full_disk_refused_is_done_by_the_next_one(tmp_path: Path, files: Failing) -> None:
+def test_a_trim_that_failed_on_a_full_disk_can_be_repeated(tmp_path: Path, files: FailingDisk) -> None:
     with Log.create(tmp_path / "log", "s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN), files=files) as log:
         for _ in range(3):
             log.append([bytes(SEGMENT_BYTES_MIN)])
@@ -241,7 +244,7 @@ def test_a_trim_that_a_full_disk_refused_is_done_by_the_next_one(tmp_path: Path,
         assert firsts_in(log.folder) == [2]
 
 
-def test_the_rest_of_a_killed_drop_is_removed_on_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_a_killed_drop_are_removed_on_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(FileStreams(tmp_path)) as streams, monkeypatch.context() as killed:
         streams.create("s")
         killed.setattr(shutil, "rmtree", lambda *_, **__: None)
@@ -251,8 +254,8 @@ def test_the_rest_of_a_killed_drop_is_removed_on_opening(tmp_path: Path, monkeyp
     assert not list((tmp_path / "trash").iterdir())
 
 
-def test_a_log_whose_creation_failed_does_not_exist(tmp_path: Path, files: Failing) -> None:
-    """A migration that continues after a kill would take it for its own."""
+def test_a_log_whose_creation_failed_does_not_exist(tmp_path: Path, files: FailingDisk) -> None:
+    """A migration that resumes after a kill would take such a log for its own."""
     files.fail["rename"] = (1, BROKEN)
     with pytest.raises(StoreError):
         Log.create(tmp_path / "log", "s", first=100, files=files)
@@ -261,7 +264,7 @@ def test_a_log_whose_creation_failed_does_not_exist(tmp_path: Path, files: Faili
         assert log.next_offset == 100
 
 
-def test_a_copy_of_a_log_whose_tail_vanished_gives_no_offset_twice(tmp_path: Path) -> None:
+def test_a_copy_of_a_log_with_a_missing_tail_reuses_no_offset(tmp_path: Path) -> None:
     with Log.create(tmp_path / "log", "s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN)) as log:
         for _ in range(4):
             log.append([bytes(SEGMENT_BYTES_MIN)])
@@ -272,16 +275,16 @@ def test_a_copy_of_a_log_whose_tail_vanished_gives_no_offset_twice(tmp_path: Pat
         assert copy.append([b"new"]).first == 4
 
 
-def test_folders_that_are_made_outlive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each folder in which a name appeared is synced, also the one that holds the data folder."""
+def test_new_folders_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parent of every new folder is fsynced, including the one that holds the data folder."""
     synced: set[int] = set()
     real = os.fsync
 
-    def noting(fd: int) -> None:
+    def record_fsync(fd: int) -> None:
         synced.add(os.fstat(fd).st_ino)
         real(fd)
 
-    monkeypatch.setattr(os, "fsync", noting)
+    monkeypatch.setattr(os, "fsync", record_fsync)
     store, _ = open_served(Settings(data=str(tmp_path / "new" / "data")))
     store.close()
     assert {path.stat().st_ino for path in (tmp_path, tmp_path / "new")} <= synced

@@ -1,4 +1,4 @@
-"""An index is a cache: no damage to it costs a record, and records cut from a log can be restored."""
+"""An index is a cache: damage to it costs no record, and records that were cut from a log can be restored."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ COUNT = 60
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("sound") / "log", COUNT)
 
 
 @pytest.fixture
-def folder(sound: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sound, tmp_path / "log"))
+def folder(intact_log: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(intact_log, tmp_path / "log"))
 
 
-def spoil_entry(folder: Path, number: int) -> None:
-    """Set the highest bit of an entry, so that its record seems to end far after the end of the file."""
+def corrupt_entry(folder: Path, number: int) -> None:
+    """Set the highest bit of an entry, so that its record seems to end far beyond the end of the file."""
     path = segment_files(folder, INDEX)[-1]
     data = bytearray(path.read_bytes())
     data[64 + 4 * number + 3] |= 0x80
@@ -59,9 +59,9 @@ def spoil_entry(folder: Path, number: int) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 30, COUNT - 2, COUNT - 1])
 @pytest.mark.parametrize("manifest", ["with a manifest", "without"])
-def test_a_bad_entry_of_an_index_costs_no_record(folder: Path, number: int, manifest: str) -> None:
+def test_a_bad_index_entry_costs_no_record(folder: Path, number: int, manifest: str) -> None:
     size = segment_files(folder)[-1].stat().st_size
-    spoil_entry(folder, number)
+    corrupt_entry(folder, number)
     if manifest == "without":
         for name in ("manifest", "manifest.copy"):
             (folder / name).unlink(missing_ok=True)
@@ -79,7 +79,7 @@ def test_a_bad_entry_of_an_index_costs_no_record(folder: Path, number: int, mani
 @pytest.mark.parametrize("number", [0, 30, COUNT - 1])
 def test_a_bad_index_entry_is_harmless_while_the_writer_has_the_log_open(folder: Path, number: int) -> None:
     with Log(folder) as log:
-        spoil_entry(folder, number)
+        corrupt_entry(folder, number)
         served, damaged = read_all(log)
         assert_true(served)
         assert (len(served), damaged) == (COUNT, [])
@@ -92,7 +92,7 @@ def test_a_bad_index_entry_is_harmless_while_the_writer_has_the_log_open(folder:
         assert (len(served), damaged) == (COUNT + 10, [])
 
 
-def test_an_index_that_was_cut_short_while_the_log_is_open_is_not_believed(folder: Path) -> None:
+def test_an_index_truncated_while_the_log_is_open_is_not_trusted(folder: Path) -> None:
     with Log(folder) as log:
         path = segment_files(folder, INDEX)[-1]
         data = path.read_bytes()
@@ -104,36 +104,36 @@ def test_an_index_that_was_cut_short_while_the_log_is_open_is_not_believed(folde
 
 @pytest.mark.parametrize("opened", [Log, LogReader])
 @pytest.mark.parametrize("place", [0, -1], ids=["sealed", "active"])
-def test_an_index_that_was_shifted_while_it_is_open_serves_no_other_record(
+def test_an_index_shifted_while_it_is_open_serves_no_wrong_record(
     tmp_path: Path, opened: type[LogReader], place: int
 ) -> None:
-    """Records of one size fit a shifted index, so only the entries read before show that it changed."""
+    """Records of equal size fit a shifted index, so only the entries that were read before show the change."""
     with Log.create(tmp_path / "s", "s", SMALL) as log:
         for first in range(0, 300, 10):
             log.append([b"%0400d" % offset for offset in range(first, first + 10)])
-    truth = {offset: b"%0400d" % offset for offset in range(300)}
+    expected_data = {offset: b"%0400d" % offset for offset in range(300)}
     with opened(tmp_path / "s") as log:
-        assert read_all(log)[0] == truth
+        assert read_all(log)[0] == expected_data
         path = segment_files(tmp_path / "s", INDEX)[place]
         data = path.read_bytes()
         path.write_bytes(data[:100] + data[104:] + data[-4:])
-        # Behind the gap: reading over it finds that a length does not fit.
+        # These reads start behind the gap, because a read across it would notice that a length does not fit.
         for offset in (50, 100, 200, 250):
-            assert [record.data for record in log.read(offset, 1).records] == [truth[offset]]
-            assert [batch["data"].to_pylist() for batch in batches(log, offset, offset + 1)] == [[truth[offset]]]
+            assert [record.data for record in log.read(offset, 1).records] == [expected_data[offset]]
+            assert [batch["data"].to_pylist() for batch in batches(log, offset, offset + 1)] == [
+                [expected_data[offset]]
+            ]
 
 
-def test_an_index_that_was_damaged_while_it_is_open_is_rebuilt_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_damaged_while_it_is_open_is_rebuilt_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rebuilds: list[int] = []
 
-    def counting(self: Segment, expected: int, log_bytes: int | None) -> None:
+    def count_rebuild(self: Segment, expected: int, log_bytes: int | None) -> None:
         rebuilds.append(self.first)
         rebuild(self, expected, log_bytes)
 
     rebuild = Segment._rebuild
-    monkeypatch.setattr(Segment, "_rebuild", counting)
+    monkeypatch.setattr(Segment, "_rebuild", count_rebuild)
     with LogReader(make(tmp_path / "s")) as log:
         log.read(0, 1)
         flip(segment_files(tmp_path / "s", INDEX)[0], 8 * (64 + 4 * 30))
@@ -143,7 +143,7 @@ def test_an_index_that_was_damaged_while_it_is_open_is_rebuilt_once(
 
 
 class FullAtIndex(Files):
-    """A disk that becomes full when the index is written, and `then` is called before the writer learns of it."""
+    """A disk that becomes full when the index is written. It calls `then` before the writer gets the error."""
 
     index: Path
     then: Callable[[], object] | None = None
@@ -157,7 +157,7 @@ class FullAtIndex(Files):
 
 
 def test_a_reader_that_saw_an_undone_append_serves_the_records_after_it(tmp_path: Path) -> None:
-    """Two small records end where an undone one did, so the entries that the reader saw fit the records after them."""
+    """Two small records end where an undone record did, so the entries that the reader cached fit the new records."""
     files = FullAtIndex()
     with Log.create(tmp_path / "s", "s", files=files) as log, LogReader(tmp_path / "s") as reader:
         log.append([b"%0100d" % offset for offset in range(10)])
@@ -173,14 +173,14 @@ def test_a_reader_that_saw_an_undone_append_serves_the_records_after_it(tmp_path
 
 
 @pytest.mark.parametrize("damaged", [10, COUNT - 1])
-def test_a_damaged_record_beside_a_damaged_index_is_the_only_one_lost(folder: Path, damaged: int) -> None:
+def test_a_damaged_record_and_index_cost_only_that_record(folder: Path, damaged: int) -> None:
     with LogReader(folder) as log:
         start, end = log.segment_of(damaged).ends(damaged, damaged + 1)
     path = log_of(folder, 0)
     data = bytearray(path.read_bytes())
     data[start:end] = bytes(end - start)
     path.write_bytes(data)
-    spoil_entry(folder, 5)
+    corrupt_entry(folder, 5)
     with Log(folder) as log:
         served, lost = read_all(log)
         assert_true(served)
@@ -188,13 +188,13 @@ def test_a_damaged_record_beside_a_damaged_index_is_the_only_one_lost(folder: Pa
 
 
 def test_a_long_run_of_garbage_is_searched_in_one_pass(folder: Path) -> None:
-    """The bytes summed up are counted: a length that garbage seems to have must not be believed at every byte."""
+    """The test counts checksummed bytes, because trusting every length that garbage suggests would be quadratic."""
     from penstock.log import record
 
     summed = 0
     real = record.crc32
 
-    def counting(data: bytes, start: int = 0) -> int:
+    def count_rebuild(data: bytes, start: int = 0) -> int:
         nonlocal summed
         summed += len(data)
         return int(real(data, start))
@@ -202,7 +202,7 @@ def test_a_long_run_of_garbage_is_searched_in_one_pass(folder: Path) -> None:
     import random
 
     garbage = memoryview(random.Random(1).randbytes(1 << 20))
-    record.crc32 = counting  # type: ignore[assignment]
+    record.crc32 = count_rebuild  # type: ignore[assignment]
     try:
         assert record.find(garbage, 0) is None
     finally:
@@ -211,7 +211,8 @@ def test_a_long_run_of_garbage_is_searched_in_one_pass(folder: Path) -> None:
 
 
 def cut_as_0_1_0(folder: Path, at: int) -> Path:
-    """What 0.1.0 made of a bad entry: the records after it in a file of their own, and a gap of one offset."""
+    """Cut the log as 0.1.0 did after a bad entry: move the later records to another file, and leave a gap of one
+    offset."""
     with LogReader(folder) as log:
         position = log.segment_of(at).ends(at, at)[-1]
     path = log_of(folder, 0)
@@ -229,10 +230,10 @@ def cut_as_0_1_0(folder: Path, at: int) -> Path:
 
 
 @pytest.mark.parametrize("repaired_before", [False, True])
-def test_repair_brings_back_what_was_cut_off_at_its_offsets(folder: Path, repaired_before: bool) -> None:
+def test_repair_restores_cut_records_at_their_offsets(folder: Path, repaired_before: bool) -> None:
     cut = cut_as_0_1_0(folder, 20)
     if repaired_before:
-        # 0.1.0 put a marker in the gap.
+        # Version 0.1.0 put a marker into the gap.
         aside = cut.rename(folder / "kept")
         assert repair(folder, "s").ok
         aside.rename(cut)
@@ -251,7 +252,7 @@ def test_repair_brings_back_what_was_cut_off_at_its_offsets(folder: Path, repair
     assert check(folder, "s").findings == []
 
 
-def test_repair_appends_what_was_cut_off_if_its_offsets_are_taken(folder: Path) -> None:
+def test_repair_appends_cut_records_if_their_offsets_are_taken(folder: Path) -> None:
     cut = cut_as_0_1_0(folder, 20)
     with Log(folder) as log:
         log.append([b"new"])
@@ -264,7 +265,7 @@ def test_repair_appends_what_was_cut_off_if_its_offsets_are_taken(folder: Path) 
     assert not cut.exists()
 
 
-def test_whole_records_of_unknown_offset_are_kept_announced_and_brought_back(
+def test_intact_records_of_unknown_offset_are_kept_reported_and_restored(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = log_of(folder, 0)
@@ -276,7 +277,7 @@ def test_whole_records_of_unknown_offset_are_kept_announced_and_brought_back(
         (folder / name).unlink(missing_ok=True)
     with Log(folder) as log:
         assert DamageKind.CUT in {each.trouble for each in log.findings}
-        assert log.next_offset >= COUNT, "no offset that may have been acknowledged is used again"
+        assert log.next_offset >= COUNT, "offsets that may have been acknowledged are not reused"
     assert "whole records of unknown offset were cut off" in caplog.text
     assert len(list(folder.glob("*.cut"))) == 1
     assert repair(folder, "s").ok
@@ -289,20 +290,20 @@ def test_whole_records_of_unknown_offset_are_kept_announced_and_brought_back(
 
 
 @pytest.mark.parametrize("processed", [False, True])
-def test_an_append_of_which_a_power_cut_left_later_pages_takes_no_offsets(folder: Path, processed: bool) -> None:
+def test_an_append_torn_at_its_start_takes_no_offsets(folder: Path, processed: bool) -> None:
     log = Log(folder)
     fill(log, 40, batch=40)
     log.abandon()
     path, index = log_of(folder, 0), index_of(folder, 0)
     data = bytearray(path.read_bytes())
-    # Neither the page in which the append began nor the index came to the disk.
+    # Neither the page in which the append began nor the index reached the disk.
     end = struct.unpack_from("<I", index.read_bytes(), 64 + 4 * (COUNT - 1))[0]
     page_end = end // 4096 * 4096 + 4096
     data[end:page_end] = bytes(page_end - end)
     path.write_bytes(data)
     index.write_bytes(index.read_bytes()[: 64 + 4 * COUNT])
     if processed:
-        # Then it was acknowledged all the same, and the disk has lost it since.
+        # The append was acknowledged all the same, so the disk has lost it since.
         Consumers(folder, "s", files=DISK, clock=system_clock).submit(CommitPosition(consumer="c", offset=COUNT + 39))
     with Log(folder) as log:
         found = {each.trouble for each in log.findings}
@@ -311,10 +312,10 @@ def test_an_append_of_which_a_power_cut_left_later_pages_takes_no_offsets(folder
         served, _ = read_all(log)
         assert_true(served)
         assert len(served) == COUNT
-    assert len(list(folder.glob("*.cut" if processed else "*.bad"))) == 1, "what is whole is not thrown away"
+    assert len(list(folder.glob("*.cut" if processed else "*.bad"))) == 1, "intact records are not discarded"
 
 
-def test_a_segment_that_another_follows_is_never_cut(tmp_path: Path) -> None:
+def test_a_segment_before_the_last_is_never_cut(tmp_path: Path) -> None:
     folder = make(tmp_path / "log", 300)
     first, second = firsts_in(folder)[:2]
     header = index_of(folder, first).read_bytes()
@@ -332,7 +333,7 @@ def test_reading_after_the_end_is_still_an_error(folder: Path) -> None:
         log.read(COUNT + 1)
 
 
-def test_a_torn_record_made_of_what_looks_like_records_costs_a_bounded_number_of_sums(
+def test_a_torn_record_that_contains_record_like_bytes_costs_bounded_checksumming(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     size = 1 << 20
@@ -341,11 +342,11 @@ def test_a_torn_record_made_of_what_looks_like_records_costs_a_bounded_number_of
     summed = 0
     intact = record.intact
 
-    def counted(buffer: memoryview, start: int, end: int) -> bool:
+    def count_checksummed(buffer: memoryview, start: int, end: int) -> bool:
         nonlocal summed
         summed += end - start
         return intact(buffer, start, end)
 
-    monkeypatch.setattr(record, "intact", counted)
+    monkeypatch.setattr(record, "intact", count_checksummed)
     assert record.find(torn, 1) is None
     assert summed <= 65 * size

@@ -1,4 +1,4 @@
-"""The record format is fixed, because others read and write it too."""
+"""The record format is fixed, because other programs read and write it too."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from penstock.log import record
 from penstock.log.model import NewRecord
 
 
-def test_a_record_is_these_bytes() -> None:
+def test_the_bytes_of_a_record_are_fixed() -> None:
     data, sizes = record.encode([b"abc"], 1_700_000_000_000)
     rest = (1_700_000_000_000).to_bytes(8, "little") + b"\0\0\0\0\0\0\0\0" + b"abc"
     assert data == b"\3\0\0\0" + zlib.crc32(rest, 3).to_bytes(4, "little") + rest
     assert sizes == [27]
 
 
-def test_an_event_is_these_bytes() -> None:
+def test_the_bytes_of_an_event_are_fixed() -> None:
     data = record.encode_event(7, 5, b"fields", b"body", flags=2)
     rest = b"\5\0\0\0\0\0\0\0" + b"\7" + b"\2" + b"\6\0" + b"\0\0\0\0" + b"fieldsbody"
     assert data == b"\x0a\0\0\0" + zlib.crc32(rest, 10).to_bytes(4, "little") + rest
@@ -60,7 +60,7 @@ def test_partial_records_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 24), (1, 1000), (5, 120), (5, 777)])
-def test_markers_fill_exactly_the_place_of_lost_records(count: int, size: int) -> None:
+def test_markers_fill_exactly_the_space_of_lost_records(count: int, size: int) -> None:
     data, ends = record.tombstones(count, size)
     assert len(data) == size
     assert list(record.walk(memoryview(data), 0)) == ends

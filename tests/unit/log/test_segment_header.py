@@ -1,4 +1,4 @@
-"""A segment knows its stream and offset; segments of 0.1.0, which do not, are still read."""
+"""A segment header names its stream and offset. Segments of 0.1.0, which have no header, are still read."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ ALL = (LOG, INDEX, SUMS)
 
 
 def payload(offset: int) -> bytes:
-    """Of one size, so that records of one segment fit into the index of another."""
+    """Return a payload of fixed size, so that the records of one segment fit the index of another."""
     return b"%05d" % offset + bytes(995)
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sound") / "log"
     with Log.create(folder, "s", SMALL, clock=Clock()) as log:
         log.append([payload(offset) for offset in range(COUNT)][:64])
@@ -46,8 +46,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(sound: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sound, tmp_path / "log"))
+def folder(intact_log: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(intact_log, tmp_path / "log"))
 
 
 def served(log: LogReader) -> dict[int, bytes]:
@@ -84,7 +84,7 @@ def swap(folder: Path, suffixes: tuple[str, ...], one: int = 0, two: int = 1) ->
 
 @pytest.mark.parametrize("suffixes", [(LOG,), ALL], ids=["segments only", "with indexes and sums"])
 @pytest.mark.parametrize("two", [1, -1], ids=["closed", "active"])
-def test_swapped_segments_serve_nothing_wrong_and_go_back_to_their_places(
+def test_swapped_segments_serve_nothing_wrong_and_are_put_back(
     folder: Path, suffixes: tuple[str, ...], two: int
 ) -> None:
     swap(folder, suffixes, 0, two)
@@ -124,9 +124,7 @@ def test_a_copy_of_a_segment_under_another_offset_is_set_aside(
 
 @pytest.mark.parametrize("kind", [Log, LogReader], ids=["writer", "reader"])
 @pytest.mark.parametrize("place", [1, -1], ids=["closed", "active"])
-def test_a_segment_that_is_overwritten_while_it_is_open_is_not_served(
-    folder: Path, kind: type[LogReader], place: int
-) -> None:
+def test_a_segment_overwritten_while_it_is_open_is_not_served(folder: Path, kind: type[LogReader], place: int) -> None:
     first = firsts_in(folder)[place]
     with kind(folder) as log:
         assert len(served(log)) == COUNT
@@ -156,7 +154,7 @@ def test_a_segment_of_another_stream_is_not_served(folder: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("copy", [0, 1])
-def test_a_flipped_bit_in_a_head_costs_nothing_and_is_repaired(folder: Path, copy: int) -> None:
+def test_a_flipped_bit_in_a_header_costs_nothing_and_is_repaired(folder: Path, copy: int) -> None:
     for path in segment_files(folder):
         flip(path, 8 * (32 * copy + 12))
     with LogReader(folder) as log:
@@ -166,7 +164,7 @@ def test_a_flipped_bit_in_a_head_costs_nothing_and_is_repaired(folder: Path, cop
     assert check(folder, "s").findings == []
 
 
-def test_a_head_that_cannot_be_read_costs_no_record(folder: Path) -> None:
+def test_an_unreadable_header_costs_no_record(folder: Path) -> None:
     from penstock.log.segment_header import HEAD_BYTES, head_of
 
     for path in segment_files(folder):
@@ -193,7 +191,7 @@ def test_the_manifest_or_identity_of_another_stream_costs_no_record(folder: Path
 
 
 @pytest.mark.parametrize("gone", [("manifest",), ("manifest", "manifest.copy")], ids=["one copy", "both copies"])
-def test_no_offset_is_used_again_when_the_last_segment_and_the_manifest_are_gone(
+def test_no_offset_is_reused_after_the_last_segment_and_the_manifest_are_lost(
     folder: Path, gone: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     Consumers(folder, "s", files=DISK, clock=Clock()).submit(CommitPosition(consumer="c", offset=COUNT - 1))
@@ -208,31 +206,31 @@ def test_no_offset_is_used_again_when_the_last_segment_and_the_manifest_are_gone
     assert f"records {last} to {COUNT - 1} are gone" in caplog.text
 
 
-def test_an_append_to_a_segment_that_was_removed_is_not_acknowledged(folder: Path) -> None:
+def test_an_append_to_a_removed_segment_is_not_acknowledged(folder: Path) -> None:
     with Log(folder) as log:
         segment_files(folder)[-1].unlink()
         with pytest.raises(LogFailed, match="was removed"):
             log.append([b"lost"])
 
 
-def old_stream(folder: Path) -> None:
+def write_old_stream(folder: Path) -> None:
     write_as_0_1_0(folder, [encode([payload(each) for each in part], START_MS) for part in (range(60), range(60, 80))])
 
 
-@pytest.mark.parametrize("hurt", ["nothing", "no index", "no manifest"])
-def test_a_stream_that_0_1_0_wrote_is_read_and_goes_on_with_heads(tmp_path: Path, hurt: str) -> None:
+@pytest.mark.parametrize("missing_part", ["nothing", "index", "manifest"])
+def test_a_stream_of_0_1_0_is_read_and_continued_with_headers(tmp_path: Path, missing_part: str) -> None:
     from penstock.log.segment_header import HEAD_BYTES
 
-    old_stream(tmp_path / "log")
-    if hurt == "no index":
+    write_old_stream(tmp_path / "log")
+    if missing_part == "index":
         for path in segment_files(tmp_path / "log", INDEX):
             path.unlink()
-    elif hurt == "no manifest":
+    elif missing_part == "manifest":
         (tmp_path / "log" / "manifest").unlink()
     with LogReader(tmp_path / "log") as reader:
         assert len(served(reader)) == 80
         with Log(tmp_path / "log", clock=Clock()) as log:
-            assert load_identity(log.folder).version == 1, "until the first segment with a head, 0.1.0 can read it"
+            assert load_identity(log.folder).version == 1, "0.1.0 can read it until the first segment with a header"
             for first in range(80, COUNT, 10):
                 log.append([payload(offset) for offset in range(first, first + 10)])
             identity = load_identity(log.folder)
@@ -244,8 +242,8 @@ def test_a_stream_that_0_1_0_wrote_is_read_and_goes_on_with_heads(tmp_path: Path
     assert check(tmp_path / "log", "s").findings == []
 
 
-def test_a_segment_with_a_head_in_the_place_of_one_without_is_misplaced(tmp_path: Path) -> None:
-    old_stream(tmp_path / "log")
+def test_a_segment_with_a_header_in_place_of_one_without_is_misplaced(tmp_path: Path) -> None:
+    write_old_stream(tmp_path / "log")
     with Log(tmp_path / "log", clock=Clock()) as log:
         for first in range(80, COUNT, 10):
             log.append([payload(offset) for offset in range(first, first + 10)])
@@ -256,13 +254,13 @@ def test_a_segment_with_a_head_in_the_place_of_one_without_is_misplaced(tmp_path
         assert len(found) == COUNT
 
 
-def test_a_newer_form_than_this_one_is_refused(folder: Path) -> None:
+def test_a_newer_format_is_refused(folder: Path) -> None:
     save(DISK, folder / "stream", msgspec.structs.replace(load_identity(folder), version=3))
     with pytest.raises(CannotOpen, match="newer version"):
         Log(folder)
 
 
-def test_all_that_is_kept_of_a_stream_survives_configuring_it(tmp_path: Path) -> None:
+def test_configuring_a_stream_keeps_its_identity(tmp_path: Path) -> None:
     with closing(FileStreams(tmp_path)) as streams:
         streams.create("s", SMALL)
         streams.configure("s", StreamOptions(retention_ms=1_000))
@@ -270,7 +268,7 @@ def test_all_that_is_kept_of_a_stream_survives_configuring_it(tmp_path: Path) ->
     assert (identity.version, identity.headed_from) == (2, 0)
 
 
-def test_a_head_inside_the_first_record_of_an_old_segment_is_payload() -> None:
+def test_a_header_inside_the_first_record_of_an_old_segment_is_payload() -> None:
     from penstock.log.segment_header import head_of, is_misplaced
 
     record = encode_event(0, 1_700_000_000_000, b"", b"x" * 8 + head_of(1, 2)[:32])

@@ -21,24 +21,24 @@ COUNT = 30
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("sound") / "log", COUNT)
 
 
 @pytest.fixture
-def folder(sound: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sound, tmp_path / "log"))
+def folder(intact_log: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(intact_log, tmp_path / "log"))
 
 
 @pytest.mark.parametrize("index", ["whole", "missing", "behind"])
-def test_the_last_record_cut_at_every_byte_is_named_and_all_others_are_served(tmp_path: Path, index: str) -> None:
+def test_a_last_record_torn_at_any_byte_is_named_and_all_others_are_served(tmp_path: Path, index: str) -> None:
     count = 12
-    sound = make(tmp_path / "sound", count)
-    size = segment_files(sound)[-1].stat().st_size
-    with LogReader(sound) as log:
+    intact_log = make(tmp_path / "sound", count)
+    size = segment_files(intact_log)[-1].stat().st_size
+    with LogReader(intact_log) as log:
         start = log.segment_of(count - 1).ends(count - 1, count)[0]
     for cut in range(start, size):
-        folder = Path(shutil.copytree(sound, tmp_path / f"log{cut}"))
+        folder = Path(shutil.copytree(intact_log, tmp_path / f"log{cut}"))
         with segment_files(folder)[-1].open("r+b") as file:
             file.truncate(cut)
         (path,) = segment_files(folder, INDEX)
@@ -55,7 +55,7 @@ def test_the_last_record_cut_at_every_byte_is_named_and_all_others_are_served(tm
             assert log.append([payload(count)]).first == count
 
 
-def test_a_tail_that_vanished_at_a_record_boundary_is_noticed(folder: Path) -> None:
+def test_a_tail_lost_at_a_record_boundary_is_noticed(folder: Path) -> None:
     with LogReader(folder) as log:
         at = log.segment_of(20).ends(20, 21)[0]
     with segment_files(folder)[0].open("r+b") as file:
@@ -84,12 +84,12 @@ def test_a_torn_tail_is_cut_at_the_last_whole_record(folder: Path, tail: bytes) 
         assert (len(served), damaged) == (COUNT + 10, [])
 
 
-def test_whole_unacknowledged_records_are_kept(folder: Path) -> None:
+def test_intact_unacknowledged_records_are_kept(folder: Path) -> None:
     with segment_files(folder)[0].open("ab") as file:
         file.write(encode([payload(COUNT), payload(COUNT + 1)], 1)[0])
     writer = FolderLock(folder / "lock")
     with LogReader(folder) as log:
-        assert log.next_offset == COUNT, "while someone may be writing, a reader believes only the index"
+        assert log.next_offset == COUNT, "a reader trusts only the index while a writer may be active"
     writer.close()
     with Log(folder) as log:
         assert log.next_offset == COUNT + 2
@@ -106,7 +106,7 @@ def test_a_reader_recovers_the_log_if_there_is_no_writer(folder: Path) -> None:
         assert (len(served), damaged) == (COUNT, [])
 
 
-def test_appending_goes_on_after_any_number_of_openings(tmp_path: Path) -> None:
+def test_appending_works_after_any_number_of_reopenings(tmp_path: Path) -> None:
     make(tmp_path / "log", 0)
     for _ in range(20):
         log = Log(tmp_path / "log", clock=Clock())

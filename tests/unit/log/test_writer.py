@@ -1,4 +1,4 @@
-"""The single writer: locking, group commit for threads and coroutines, encoded records."""
+"""The single writer: locking, group commit for threads and coroutines, and encoded records."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.conformance.support import Clock
 from tests.unit.log.support import SMALL, fill, make, payload, read_all, segment_files
 
 
-class Gated(Files):
-    """A disk whose fsyncs can be blocked, and are counted."""
+class GatedDisk(Files):
+    """A disk that can block fsyncs, and counts them."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -50,12 +50,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def gated() -> Gated:
-    return Gated()
+def gated() -> GatedDisk:
+    return GatedDisk()
 
 
 @pytest.fixture
-def log(folder: Path, gated: Gated) -> Iterator[Log]:
+def log(folder: Path, gated: GatedDisk) -> Iterator[Log]:
     with Log(folder, files=gated, clock=Clock()) as log:
         yield log
 
@@ -101,7 +101,7 @@ def test_a_child_cannot_append_to_its_parents_log(log: Log) -> None:
         assert len(read_all(reader)[0]) == 25
 
 
-def test_threads_that_wait_share_one_sync(log: Log, gated: Gated) -> None:
+def test_waiting_threads_share_one_fsync(log: Log, gated: GatedDisk) -> None:
     gated.gate.clear()
     gated.arrived.clear()
     before = gated.syncs
@@ -111,14 +111,14 @@ def test_threads_that_wait_share_one_sync(log: Log, gated: Gated) -> None:
         others = [pool.submit(log.append, [b"%d" % number]) for number in range(8)]
         while len(log._committer._lanes[0].waiting) < 8:
             pass
-        assert log.next_offset == 20, "a record that is not on disk is not visible"
+        assert log.next_offset == 20, "records that are not fsynced are not visible"
         gated.gate.set()
         assert first.result(60).first == 20
         assert sorted(each.result(60).first for each in others) == list(range(21, 29))
     assert gated.syncs - before == 2
 
 
-def test_coroutines_that_wait_share_one_sync_and_the_loop_goes_on(tmp_path: Path, gated: Gated) -> None:
+def test_waiting_coroutines_share_one_fsync_without_blocking_the_loop(tmp_path: Path, gated: GatedDisk) -> None:
     async def main() -> None:
         streams = FileStreams(tmp_path / "streams", files=gated, clock=Clock())
         streams.create("s", SMALL)
@@ -209,7 +209,7 @@ def test_partial_records_cannot_be_copied(log: Log) -> None:
     assert log.next_offset == 20
 
 
-def test_the_manifest_is_renewed_at_intervals(tmp_path: Path) -> None:
+def test_the_manifest_is_updated_at_intervals(tmp_path: Path) -> None:
     clock = Clock()
     with Log.create(tmp_path / "log", "s", SMALL, clock=clock) as log:
         fill(log, 10)
@@ -219,7 +219,7 @@ def test_the_manifest_is_renewed_at_intervals(tmp_path: Path) -> None:
         assert load_manifest(log.folder, log.identity.uid).next == 20  # type: ignore[union-attr]
 
 
-def test_a_closed_log_says_so(log: Log) -> None:
+def test_a_closed_log_raises_store_closed(log: Log) -> None:
     log.close()
     with pytest.raises(StoreClosed):
         log.append([payload(20)])
@@ -228,7 +228,7 @@ def test_a_closed_log_says_so(log: Log) -> None:
     log.close()
 
 
-def test_opening_a_log_leaves_a_commit_of_a_position_alone(folder: Path) -> None:
+def test_opening_a_log_does_not_disturb_a_commit_in_progress(folder: Path) -> None:
     being_replaced = folder / "consumers.new"
     being_replaced.write_bytes(b"by another process, at this moment")
     (folder / "manifest.new").write_bytes(b"left over")
@@ -237,20 +237,18 @@ def test_opening_a_log_leaves_a_commit_of_a_position_alone(folder: Path) -> None
     assert not (folder / "manifest.new").exists()
 
 
-def test_a_position_that_the_writer_does_not_know_yet_can_be_committed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_can_be_committed_before_its_append_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     streams = FileStreams(tmp_path / "streams")
     streams.create("s")
     streams.append("s", [b"0"])
     published, go_on, publish = threading.Event(), threading.Event(), ActiveSegment.publish
 
-    def slowly(self: ActiveSegment, *arguments: Any) -> None:
+    def publish_and_wait(self: ActiveSegment, *arguments: Any) -> None:
         publish(self, *arguments)
         published.set()
         assert go_on.wait(60)
 
-    monkeypatch.setattr(ActiveSegment, "publish", slowly)
+    monkeypatch.setattr(ActiveSegment, "publish", publish_and_wait)
     with ThreadPoolExecutor(3) as pool:
         appending = pool.submit(streams.append, "s", [b"1"])
         assert published.wait(60)
@@ -265,8 +263,8 @@ def test_a_position_that_the_writer_does_not_know_yet_can_be_committed(
     streams.close()
 
 
-def test_a_read_that_meets_a_removed_segment_leaves_the_writer_alone(tmp_path: Path) -> None:
-    """The segment is trimmed after a read has chosen it and before it opens it."""
+def test_a_read_of_a_removed_segment_does_not_affect_the_writer(tmp_path: Path) -> None:
+    """The segment is trimmed after a read has chosen it and before the read opens it."""
     with Log(make(tmp_path / "log", 300)) as log:
         active, oldest = log.active, segment_files(log.folder)[0]
         assert oldest != segment_files(log.folder)[-1]
@@ -282,8 +280,8 @@ def test_a_read_that_meets_a_removed_segment_leaves_the_writer_alone(tmp_path: P
         assert again.next_offset == log.next_offset
 
 
-def test_a_commit_of_a_position_does_not_rely_on_the_cache(tmp_path: Path) -> None:
-    """Inode, time and size of the file may be the same although another process has replaced it twice."""
+def test_a_commit_of_a_position_does_not_trust_the_cache(tmp_path: Path) -> None:
+    """Inode, time and size of the file can be the same even though another process has replaced it twice."""
     folder = make(tmp_path / "log", 20)
     ours, theirs = (Consumers(folder, "s", files=DISK, clock=Clock()) for _ in range(2))
     ours.submit(CommitPosition(consumer="a", offset=1))
