@@ -5,7 +5,6 @@ from __future__ import annotations
 from penstock.core.commands import AddKey, AddStreamKey, Removed, RemoveKey, RemoveStreamKeys, SetSecret
 from penstock.core.model import ApiKey
 from penstock.errors import Conflict
-from penstock.postgres.pipeline import Row
 from penstock.store.postgres.transaction import PostgresTransaction
 
 KEYS_MAX = 1_000
@@ -41,8 +40,3 @@ def remove_stream_keys(tx: PostgresTransaction, command: RemoveStreamKeys) -> Re
 
 def set_secret(tx: PostgresTransaction, command: SetSecret) -> None:
     tx.write("access.set_secret", tx.itself(command.queue).id, command.secret)
-
-
-def api_key(row: Row) -> ApiKey:
-    key_id, queue, name, digest, rights, created_at, stream = row
-    return ApiKey(key_id, queue, name, digest, rights.split(","), created_at, stream)

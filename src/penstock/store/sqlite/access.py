@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from typing import Any
-
 from penstock.core.commands import AddKey, AddStreamKey, Removed, RemoveKey, RemoveStreamKeys, SetSecret
 from penstock.core.model import ApiKey
 from penstock.core.sql_files import load_sql
@@ -43,28 +40,5 @@ def remove_stream_keys(tx: SqliteTransaction, command: RemoveStreamKeys) -> Remo
     return Removed(tx.execute(SQL["remove_stream_keys"], (command.stream, command.id)).rowcount)
 
 
-def list_stream_keys(connection: sqlite3.Connection, stream: str) -> list[ApiKey]:
-    return [_key(row) for row in connection.execute(SQL["list_stream_keys"], (stream,))]
-
-
 def set_secret(tx: SqliteTransaction, command: SetSecret) -> None:
     tx.execute(SQL["set_secret"], (command.secret, tx.queue(command.queue).id))
-
-
-def find_key(connection: sqlite3.Connection, key_id: str) -> ApiKey | None:
-    row = connection.execute(SQL["find_key"], (key_id,)).fetchone()
-    return None if row is None else _key(row)
-
-
-def list_keys(connection: sqlite3.Connection, queue: str) -> list[ApiKey]:
-    return [_key(row) for row in connection.execute(SQL["list_keys"], (queue,))]
-
-
-def find_secret(connection: sqlite3.Connection, queue: str) -> str | None:
-    row = connection.execute(SQL["secret"], (queue,)).fetchone()
-    return None if row is None else row[0]
-
-
-def _key(row: tuple[Any, ...]) -> ApiKey:
-    key_id, queue, name, digest, rights, created_at, stream = row
-    return ApiKey(key_id, queue, name, digest, rights.split(","), created_at, stream)
