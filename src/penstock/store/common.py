@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from penstock.core.commands import SettleItem
+from penstock.core.commands import AddKey, SettleItem
 from penstock.core.ids import ID_MAX, QUEUE_SHIFT
 from penstock.core.model import (
     DAY_MS,
@@ -20,7 +20,7 @@ from penstock.core.model import (
     StoredMessage,
     Totals,
 )
-from penstock.errors import InvalidInput, InvariantBroken, LeaseTokenRequired, QueueFull, RateLimited
+from penstock.errors import Conflict, InvalidInput, InvariantBroken, LeaseTokenRequired, QueueFull, RateLimited
 
 GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
 TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
@@ -201,6 +201,15 @@ def check_tokens(queue: str, options: QueueOptions, items: Sequence[SettleItem])
         for item in items:
             if item.token is None:
                 raise LeaseTokenRequired(queue, item.id)
+
+
+KEYS_MAX = 1_000
+
+
+def check_key_count(command: AddKey, count: int) -> None:
+    if count >= KEYS_MAX:
+        owner = f"stream {command.stream!r}" if command.queue is None else f"queue {command.queue!r}"
+        raise Conflict(f"{owner} already has {KEYS_MAX} keys", hint="remove some")
 
 
 def check_size(queue: str, options: QueueOptions, undone: int, count: int) -> None:

@@ -132,11 +132,9 @@ class StoreQueries(ABC, Generic[QueueT]):
     def find_key(self, key_id: str) -> ApiKey | None:
         return next(map(_api_key, self._rows("find_key", key_id)), None)
 
-    def list_keys(self, queue: str) -> list[ApiKey]:
-        return [_api_key(row) for row in self._rows("list_keys", queue)]
-
-    def list_stream_keys(self, stream: str) -> list[ApiKey]:
-        return [_api_key(row) for row in self._rows("list_stream_keys", stream)]
+    def list_keys(self, queue: str | None, stream: str | None) -> list[ApiKey]:
+        rows = self._rows("list_stream_keys", stream) if queue is None else self._rows("list_queue_keys", queue)
+        return list(map(_api_key, rows))
 
     def find_secret(self, queue: str) -> str | None:
         rows = self._rows("secret", queue)

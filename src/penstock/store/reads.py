@@ -76,11 +76,8 @@ class StoreReads(ABC):
     def find_key(self, key_id: str) -> ApiKey | None:
         return self._read(lambda reader: reader.find_key(key_id))
 
-    def list_stream_keys(self, stream: str) -> list[ApiKey]:
-        return self._read(lambda reader: reader.list_stream_keys(stream))
-
-    def list_keys(self, queue: str) -> list[ApiKey]:
-        return self._read(lambda reader: reader.list_keys(queue))
+    def list_keys(self, queue: str | None = None, *, stream: str | None = None) -> list[ApiKey]:
+        return self._read(lambda reader: reader.list_keys(queue, stream))
 
     def find_secret(self, queue: str) -> str | None:
         return self._read(lambda reader: reader.find_secret(queue))

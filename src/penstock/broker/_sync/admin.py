@@ -23,7 +23,6 @@ from penstock.broker.waiters_threads import ThreadWaiters
 from penstock.broker.workers import WorkerRegistry
 from penstock.core.commands import (
     AddKey,
-    AddStreamKey,
     Beaten,
     CatchUp,
     CatchUpJournal,
@@ -37,8 +36,7 @@ from penstock.core.commands import (
     Redrive,
     RedriveOutcome,
     Remove,
-    RemoveKey,
-    RemoveStreamKeys,
+    RemoveKeys,
     SetSecret,
     Sweep,
     Swept,
@@ -420,31 +418,33 @@ class Administration:
         self.events.publish(queue, "dropped")
         return removed
 
-    def add_key(self, queue: str, *, id: str, name: str, hash: bytes, rights: Sequence[str]) -> ApiKey:
-        command = AddKey(queue=check_queue_name(queue), id=id, name=name, hash=hash, rights=rights)
-        return self._commit(command)
+    def add_key(
+        self,
+        *,
+        queue: str | None = None,
+        stream: str | None = None,
+        id: str,
+        name: str,
+        hash: bytes,
+        rights: Sequence[str],
+    ) -> ApiKey:
+        """Add an API key to a queue or a stream."""
+        check_queue_name(queue or stream or "")
+        return self._commit(AddKey(queue=queue, stream=stream, id=id, name=name, hash=hash, rights=rights))
 
-    def remove_key(self, queue: str, key_id: str) -> bool:
-        return (self._commit(RemoveKey(queue=check_queue_name(queue), id=key_id))).removed > 0
+    def remove_keys(
+        self, key_id: str | None = None, *, queue: str | None = None, stream: str | None = None
+    ) -> bool:
+        """Revoke one key of a queue or a stream, or all; return True if there was one."""
+        check_queue_name(queue or stream or "")
+        return (self._commit(RemoveKeys(queue=queue, stream=stream, id=key_id))).removed > 0
 
-    def add_stream_key(self, stream: str, *, id: str, name: str, hash: bytes, rights: Sequence[str]) -> ApiKey:
-        command = AddStreamKey(stream=check_queue_name(stream), id=id, name=name, hash=hash, rights=rights)
-        return self._commit(command)
-
-    def remove_stream_keys(self, stream: str, key_id: str | None = None) -> bool:
-        """Revoke one key or all; return True if there was one."""
-        return (self._commit(RemoveStreamKeys(stream=check_queue_name(stream), id=key_id))).removed > 0
-
-    def list_stream_keys(self, stream: str) -> list[ApiKey]:
-        check_queue_name(stream)
-        return self._committer.call(lambda: self.store.list_stream_keys(stream))
+    def list_keys(self, *, queue: str | None = None, stream: str | None = None) -> list[ApiKey]:
+        check_queue_name(queue or stream or "")
+        return self._committer.call(lambda: self.store.list_keys(queue, stream=stream))
 
     def find_key(self, key_id: str) -> ApiKey | None:
         return self._committer.call(lambda: self.store.find_key(key_id))
-
-    def list_keys(self, queue: str) -> list[ApiKey]:
-        check_queue_name(queue)
-        return self._committer.call(lambda: self.store.list_keys(queue))
 
     def set_secret(self, queue: str, secret: str | None) -> None:
         """Require messages to be signed with this secret; None accepts unsigned ones."""

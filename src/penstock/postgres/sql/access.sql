@@ -1,12 +1,12 @@
--- :count_keys
+-- :count_queue_keys
 SELECT count(*) FROM penstock.api_key WHERE queue_id = $1::bigint
 
--- :add_key
+-- :add_queue_key
 INSERT INTO penstock.api_key (id, queue_id, name, hash, rights, created_at)
 VALUES ($1::text, $2::bigint, $3::text, $4::bytea, $5::text, $6::bigint)
 
--- :remove_key
-DELETE FROM penstock.api_key WHERE id = $1::text AND queue_id = $2::bigint RETURNING id
+-- :remove_queue_keys
+DELETE FROM penstock.api_key WHERE queue_id = $1::bigint AND ($2::text IS NULL OR id = $2::text) RETURNING id
 
 -- :count_stream_keys
 SELECT count(*) FROM penstock.stream_key WHERE stream = $1::text

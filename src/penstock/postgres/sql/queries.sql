@@ -204,7 +204,7 @@ SELECT k.id, q.name, k.name, k.hash, k.rights, k.created_at, NULL
 UNION ALL
 SELECT id, NULL, name, hash, rights, created_at, stream FROM penstock.stream_key WHERE id = $1::text
 
--- :list_keys
+-- :list_queue_keys
 SELECT k.id, q.name, k.name, k.hash, k.rights, k.created_at, NULL
   FROM penstock.api_key k JOIN penstock.queue q ON q.id = k.queue_id WHERE q.name = $1::text
  ORDER BY k.created_at, k.id

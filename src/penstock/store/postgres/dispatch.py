@@ -9,7 +9,6 @@ from typing import Any
 from penstock.core.commands import (
     Ack,
     AddKey,
-    AddStreamKey,
     Beat,
     CatchUp,
     Command,
@@ -25,8 +24,7 @@ from penstock.core.commands import (
     Redrive,
     Release,
     Remove,
-    RemoveKey,
-    RemoveStreamKeys,
+    RemoveKeys,
     SetSecret,
     Settled,
     SettledAll,
@@ -66,7 +64,7 @@ NEEDS: dict[type[Command[Any]], int] = {
     Pause: WHOLE | ADMIN,
     Drop: WHOLE | ADMIN | PUSH | LEASE,
     AddKey: ADMIN,
-    RemoveKey: ADMIN,
+    RemoveKeys: ADMIN,
     SetSecret: ADMIN,
 }
 
@@ -201,9 +199,7 @@ HANDLERS: dict[type[Command[Any]], Callable[[PostgresTransaction, Any], Any]] = 
     Pause: pause,
     Drop: drop,
     AddKey: access.add_key,
-    RemoveKey: access.remove_key,
-    AddStreamKey: access.add_stream_key,
-    RemoveStreamKeys: access.remove_stream_keys,
+    RemoveKeys: access.remove_keys,
     SetSecret: access.set_secret,
     Transact: transact,
     SwitchJournal: switch_journal,

@@ -372,16 +372,16 @@ class Queues:
         body = await request.json(new_key_body, NewKey())
         key_id, secret, digest = new_key()
         queue = request.params["queue"]
-        key = await self._broker.add_key(queue, id=key_id, name=body.name, hash=digest, rights=body.rights)
+        key = await self._broker.add_key(queue=queue, id=key_id, name=body.name, hash=digest, rights=body.rights)
         return reply(KeyView.of(key, secret), 201)
 
     async def list_keys(self, request: Request) -> Response:
         queue = await self._require_queue(request)
-        keys = [KeyView.of(key) for key in await self._broker.list_keys(queue)]
+        keys = [KeyView.of(key) for key in await self._broker.list_keys(queue=queue)]
         return reply(KeyList(keys), rows=len(keys))
 
     async def remove_key(self, request: Request) -> Response:
-        if not await self._broker.remove_key(request.params["queue"], request.params["key"]):
+        if not await self._broker.remove_keys(request.params["key"], queue=request.params["queue"]):
             raise HttpError(404, "unknown_key", "there is no such key on this queue")
         self._gate.forget_keys()
         return reply(Done())

@@ -124,7 +124,7 @@ SELECT k.id, q.name, k.name, k.hash, k.rights, k.created_at, NULL
 UNION ALL
 SELECT id, NULL, name, hash, rights, created_at, stream FROM penstock_stream_key WHERE id = ?1
 
--- :list_keys
+-- :list_queue_keys
 SELECT k.id, q.name, k.name, k.hash, k.rights, k.created_at, NULL
   FROM penstock_api_key k JOIN penstock_queue q ON q.id = k.queue_id WHERE q.name = ? ORDER BY k.created_at, k.id
 
