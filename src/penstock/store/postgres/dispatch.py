@@ -26,7 +26,6 @@ from penstock.core.commands import (
     Remove,
     RemoveKeys,
     SetSecret,
-    Settled,
     SettledAll,
     Sweep,
     SwitchJournal,
@@ -35,8 +34,9 @@ from penstock.core.commands import (
     TransactOutcome,
 )
 from penstock.core.ids import DLQ_SUFFIX
-from penstock.errors import InvariantBroken, LeaseLost, PenstockError, UnknownMessage
+from penstock.errors import InvariantBroken, PenstockError
 from penstock.postgres.pipeline import Statement
+from penstock.store.common import require_settled
 from penstock.store.postgres import access, lease, push, settle
 from penstock.store.postgres.admin import purge, redrive, remove
 from penstock.store.postgres.configure import configure, drop, pause
@@ -165,7 +165,7 @@ def transact(tx: PostgresTransaction, command: Transact) -> TransactOutcome:
             outcomes += found
         for each, outcome in zip(command.commands, outcomes, strict=True):
             if isinstance(outcome, SettledAll):
-                _require_settled(each, outcome)
+                require_settled(each, outcome)
     except PenstockError:
         tx.undo()
         raise
@@ -173,14 +173,6 @@ def transact(tx: PostgresTransaction, command: Transact) -> TransactOutcome:
         tx.fenced = False
     tx.keep()
     return TransactOutcome(outcomes)
-
-
-def _require_settled(command: Any, outcome: SettledAll) -> None:
-    for item, result in zip(command.items, outcome.results, strict=True):
-        if result is Settled.STALE:
-            raise LeaseLost(item.id)
-        if result is Settled.UNKNOWN:
-            raise UnknownMessage(command.queue, item.id)
 
 
 HANDLERS: dict[type[Command[Any]], Callable[[PostgresTransaction, Any], Any]] = {

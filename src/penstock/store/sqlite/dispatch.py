@@ -28,7 +28,6 @@ from penstock.core.commands import (
     Remove,
     RemoveKeys,
     SetSecret,
-    Settled,
     SettledAll,
     Sweep,
     SwitchJournal,
@@ -36,7 +35,8 @@ from penstock.core.commands import (
     Transact,
     TransactOutcome,
 )
-from penstock.errors import InvariantBroken, LeaseLost, PenstockError, UnknownMessage
+from penstock.errors import InvariantBroken, PenstockError
+from penstock.store.common import require_settled
 from penstock.store.sqlite import access
 from penstock.store.sqlite.admin import purge, redrive, remove, sweep
 from penstock.store.sqlite.configure import configure, drop, pause
@@ -99,7 +99,7 @@ def transact(tx: SqliteTransaction, command: Transact) -> TransactOutcome:
         outcomes = [execute(tx, each) for each in command.commands]
         for each, outcome in zip(command.commands, outcomes, strict=True):
             if isinstance(outcome, SettledAll):
-                _require_settled(each, outcome)
+                require_settled(each, outcome)
     except PenstockError:
         tx.execute("ROLLBACK TO transact")
         tx.execute("RELEASE transact")
@@ -110,14 +110,6 @@ def transact(tx: SqliteTransaction, command: Transact) -> TransactOutcome:
     tx.write_counters()
     tx.execute("RELEASE transact")
     return TransactOutcome(outcomes)
-
-
-def _require_settled(command: Any, outcome: SettledAll) -> None:
-    for item, result in zip(command.items, outcome.results, strict=True):
-        if result is Settled.STALE:
-            raise LeaseLost(item.id)
-        if result is Settled.UNKNOWN:
-            raise UnknownMessage(command.queue, item.id)
 
 
 HANDLERS: dict[type[Command[Any]], Callable[[SqliteTransaction, Any], Any]] = {
