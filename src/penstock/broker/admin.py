@@ -1,7 +1,4 @@
-"""Queue operations for all APIs; message operations are in the broker.
-
-This is the asynchronous half; `penstock.broker._sync.admin` is made from it by tools/unasync.py.
-"""
+"""Queue operations for all APIs; message operations are in the broker."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Message operations for all APIs. Each checks its arguments, submits a command to the store and wakes waiters.
 
 Queue operations are in `penstock.broker.admin`.
-This is the asynchronous broker; tools/unasync.py generates `penstock.broker._sync.broker` from it.
 """
 
 from __future__ import annotations

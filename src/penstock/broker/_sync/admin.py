@@ -1,7 +1,5 @@
-"""Queue operations for all APIs; message operations are in the broker.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
-"""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""Queue operations for all APIs; message operations are in the broker."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
+# Made by tools/unasync.py from the asynchronous twin: change that.
 """Message operations for all APIs. Each checks its arguments, submits a command to the store and wakes waiters.
 
 Queue operations are in `penstock.broker._sync.admin`.
-This is the asynchronous broker; tools/unasync.py generates `penstock.broker._sync.broker` from it.
 """
 
 from __future__ import annotations

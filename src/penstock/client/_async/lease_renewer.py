@@ -1,7 +1,4 @@
-"""Extends the leases of messages in progress, in the background, many with one request.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
-"""
+"""Extends the leases of messages in progress, in the background, many with one request."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The client's operations directly on a store. Concurrent calls already share a commit, so nothing is batched here.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
-"""
+"""The client's operations directly on a store. Concurrent calls already share a commit, so nothing is batched here."""
 
 from __future__ import annotations
 

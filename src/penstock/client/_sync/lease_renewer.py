@@ -1,7 +1,5 @@
-"""Extends the leases of messages in progress, in the background, many with one request.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
-"""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""Extends the leases of messages in progress, in the background, many with one request."""
 
 from __future__ import annotations
 

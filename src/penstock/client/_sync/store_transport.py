@@ -1,7 +1,5 @@
-"""The client's operations directly on a store. Concurrent calls already share a commit, so nothing is batched here.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
-"""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""The client's operations directly on a store. Concurrent calls already share a commit, so nothing is batched here."""
 
 from __future__ import annotations
 
