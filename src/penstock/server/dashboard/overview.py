@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 
 from penstock.broker.broker import Broker
 from penstock.core.latency import summarize
-from penstock.core.model import Ages, Depth, Latencies, Latency, QueueInfo, RollUp, Totals, Window
+from penstock.core.model import Ages, Depth, Latencies, Latency, RollUp, Totals, Window, current_depth
 from penstock.server.api.tree.routes import API
 from penstock.server.background import CANARY_QUEUE
 from penstock.server.http.messages import Request, Response, reply
@@ -178,7 +178,7 @@ class _Gathered:
             _happened(self._steps[span.minute], span.happened)
             _happened(mine, span.happened)
         self._depths(each)
-        _stands(mine, _depth_of(info))
+        _stands(mine, current_depth(info))
         for name in Counts.__struct_fields__:
             setattr(self._totals, name, getattr(self._totals, name) + getattr(mine, name))
         weight = mine.pushed + mine.completed + mine.failed
@@ -258,10 +258,6 @@ def _stands(into: Counts, depth: Depth) -> None:
     into.pending += depth.ready + depth.scheduled
     into.processing += depth.leased
     into.dead_letter += depth.dead
-
-
-def _depth_of(info: QueueInfo) -> Depth:
-    return Depth(info.ready, info.scheduled, info.leased, info.dead, info.archived)
 
 
 def _percentiles(latency: Latency, kind: str) -> Percentiles:
