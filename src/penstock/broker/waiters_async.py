@@ -14,24 +14,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
 from penstock.core.ids import DLQ_SUFFIX, topics
 from penstock.core.limits import POLL_SECONDS, WAIT_SECONDS_MAX
 from penstock.errors import StoreError
+from penstock.store.interface import Store
 
 # A write of another process may concern any waiter, so all must check: the more there are, the less often.
 POLL_SECONDS_PER_TOPIC = 0.0002
 # How long nobody need wait before the watching ends: longer than a poll is on its way to the store.
 LINGER_SECONDS = 1.0
-
-
-class ChangeSource(Protocol):
-    """The part of a store that reports changes; see `penstock.store.interface.Store`."""
-
-    def version(self, topic: str | None = None) -> int: ...
-
-    def listen(self, listener: Callable[[], None]) -> Callable[[], None] | None: ...
 
 
 class _TopicWaiters:
@@ -66,7 +58,7 @@ class Ticket:
 class Waiters:
     """Waiters as coroutines of one event loop."""
 
-    def __init__(self, store: ChangeSource) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._stop_listening: Callable[[], None] | None = None
         self._waiting: dict[str, _TopicWaiters] = {}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from typing import Protocol
 
 from penstock.core import fork_safety
 from penstock.core.ids import DLQ_SUFFIX
 from penstock.core.limits import POLL_SECONDS, WAIT_SECONDS_MAX
+from penstock.store.interface import Store
 
 # A lease notifies nobody, and its expiry may create a dead letter.
 DEAD_LOOK_SECONDS = 1.0
@@ -17,14 +17,10 @@ DEAD_LOOK_SECONDS = 1.0
 Ticket = tuple[int, int, str]
 
 
-class VersionSource(Protocol):
-    def version(self, topic: str | None = None) -> int: ...
-
-
 class ThreadWaiters:
     """Waiters as threads; each polls the store's version itself."""
 
-    def __init__(self, store: VersionSource) -> None:
+    def __init__(self, store: Store) -> None:
         self._version = store.version
         self.closed = False
         self.after_fork_in_child()

@@ -13,9 +13,8 @@ from penstock.broker.broker import Broker
 from penstock.core.commands import ForgetJournal
 from penstock.errors import PenstockError
 from penstock.journal.drainer import Drain, journal_folder
-from penstock.journal.reader import JournalReader
+from penstock.journal.reader import Journal, JournalReader
 from penstock.log.interface import Streams
-from penstock.server.api.journal import Journal
 from penstock.server.telemetry import LogLines, Metrics
 from penstock.store.sqlite import SqliteStore
 

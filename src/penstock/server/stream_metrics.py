@@ -27,9 +27,6 @@ class StreamCollector(Collector):
             self._appended[stream] = (before[0] + records, before[1] + size)
         self._latency.observe(seconds)
 
-    def describe(self) -> Iterable[Metric]:
-        return []
-
     def collect(self) -> Iterable[Metric]:
         records = CounterMetricFamily(
             "penstock_stream_appended_records", "Records appended by this server.", labels=("stream",)
