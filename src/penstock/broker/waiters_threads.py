@@ -12,7 +12,7 @@ from penstock.core.limits import POLL_SECONDS, WAIT_SECONDS_MAX
 from penstock.store.interface import Store
 
 # A lease notifies nobody, and its expiry may create a dead letter.
-DEAD_LOOK_SECONDS = 1.0
+DEAD_CHECK_SECONDS = 1.0
 # Push counter and store version when the ticket was taken, and its topic.
 Ticket = tuple[int, int, str]
 
@@ -30,15 +30,15 @@ class ThreadWaiters:
         """Return a ticket to take before checking for messages; anything written since ends the following `wait`."""
         return self._pushes, self._version(topic), topic
 
-    def looked(self, ticket: Ticket) -> None:
+    def finish_check(self, ticket: Ticket) -> None:
         pass
 
-    def wait(self, ticket: Ticket, seconds: float, look_in_seconds: float | None = None) -> None:
+    def wait(self, ticket: Ticket, seconds: float, check_in_seconds: float | None = None) -> None:
         pushes, version, topic = ticket
-        if look_in_seconds is not None:
-            seconds = min(seconds, look_in_seconds)
+        if check_in_seconds is not None:
+            seconds = min(seconds, check_in_seconds)
         if topic.endswith(DLQ_SUFFIX):
-            seconds = min(seconds, DEAD_LOOK_SECONDS)
+            seconds = min(seconds, DEAD_CHECK_SECONDS)
         deadline = time.monotonic() + min(seconds, WAIT_SECONDS_MAX)
         # Not a `threading.Condition`, which an interrupt can leave locked forever.
         bell = threading.Lock()

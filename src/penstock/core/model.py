@@ -194,7 +194,7 @@ class Delivery(Struct, kw_only=True, gc=False, array_like=True):
     """A message leased to one consumer until `leased_until`. A taken message is already done and has no token."""
 
     id: int
-    store_id_or_uuid: int | str
+    uuid_source: int | str
     """A store sets its own id, because most consumers never read the UUID. A server's response has the UUID."""
     queue: str
     payload: bytes
@@ -209,7 +209,7 @@ class Delivery(Struct, kw_only=True, gc=False, array_like=True):
 
     @property
     def uuid(self) -> str:
-        known = self.store_id_or_uuid
+        known = self.uuid_source
         return known if isinstance(known, str) else message_uuid(self.id, self.created_at, known)
 
 

@@ -1,4 +1,4 @@
-"""The journal of a PostgreSQL store: a stream in the stream tables, filled from the spool."""
+"""The journal of a PostgreSQL store: a stream in the stream tables, filled from recorded events."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ class Log(SingleLane, LogReader):
         return 0 if self.active.sealed else self.identity.options.segment_bytes - self.active.size
 
     def _take(self, waiting: deque[Command[Any]]) -> list[Any]:
-        """Those that fit into the active segment, or into a new one; a batch that fits none has one of its own."""
+        """Take the appends that fit into the active segment, or else into a new one; at least one, however large."""
         first: Any = waiting[0]
         if first.size > self._room() and (self.active.count or self.active.sealed):
             self.roll()

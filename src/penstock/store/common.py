@@ -157,7 +157,7 @@ def delivery(
     priority, content, key, headers, payload = body
     return Delivery(
         id=message_id,
-        store_id_or_uuid=store_id,
+        uuid_source=store_id,
         queue=queue,
         payload=payload,
         content=CONTENTS[content],

@@ -188,7 +188,7 @@ class Broker(Administration):
                     leased = Leased([], wake_at=self._clock() + AWAY_MS)
             finally:
                 if ticket is not None:
-                    self._waiters.looked(ticket)
+                    self._waiters.finish_check(ticket)
             if leased.messages:
                 self._waiters.wake_next(topic)
                 for name in {message.queue for message in leased.messages}:

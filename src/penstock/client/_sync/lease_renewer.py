@@ -138,7 +138,7 @@ class LeaseRenewer:
             if message is None or message.settled or message.lost:
                 self._drop(renewal, message)
             elif renewal.is_held:
-                if self._give_back(renewal, message):
+                if self._withdraw(renewal, message):
                     held.setdefault(renewal.queue, []).append(renewal.item)
             elif renewal.until <= now:
                 self._give_up(renewal, message)
@@ -150,7 +150,7 @@ class LeaseRenewer:
         for queue, items in held.items():
             self._release(queue, items)
 
-    def _give_back(self, renewal: Renewal, message: LeasedMessage) -> bool:
+    def _withdraw(self, renewal: Renewal, message: LeasedMessage) -> bool:
         """Take a held message away from its consumer, unless the consumer has just started it."""
         with self._mutex:
             key = (renewal.item.id, str(renewal.item.token))

@@ -77,13 +77,13 @@ class Appender:
         start = size = 0
         for number, command in enumerate(commands):
             if size + command.size > BATCH_BYTES_MAX and number > start:
-                self._carry_out(commands, start, number, outcomes)
+                self._execute(commands, start, number, outcomes)
                 start, size = number, 0
             size += command.size
-        self._carry_out(commands, start, len(commands), outcomes)
+        self._execute(commands, start, len(commands), outcomes)
         return outcomes
 
-    def _carry_out(self, commands: Sequence[AppendTo], start: int, stop: int, outcomes: list[Any]) -> None:
+    def _execute(self, commands: Sequence[AppendTo], start: int, stop: int, outcomes: list[Any]) -> None:
         by_stream: dict[str, _Group] = {}
         for number in range(start, stop):
             name = commands[number].stream

@@ -73,10 +73,10 @@ JOINED: dict[type[Command[Any]], Callable[[PostgresTransaction, Any], list[Any]]
     Ack: settle.ack_all,
     Lease: lease.lease_all,
 }
-ALONG: dict[type[Command[Any]], Callable[[PostgresTransaction, Any], list[Statement]]] = {
-    Push: push.along,
-    Ack: settle.along,
-    Lease: lease.along,
+EARLY_STATEMENTS: dict[type[Command[Any]], Callable[[PostgresTransaction, Any], list[Statement]]] = {
+    Push: push.early_statements,
+    Ack: settle.early_statements,
+    Lease: lease.early_statements,
 }
 
 
@@ -116,10 +116,10 @@ def runs(commands: Sequence[Command[Any]]) -> list[Run]:
     return [(found, list(members)) for found, members in groupby(commands, kind)]
 
 
-def along(tx: PostgresTransaction, first: Run) -> list[Statement]:
+def early_statements(tx: PostgresTransaction, first: Run) -> list[Statement]:
     """Return statements of the first run that can go with the first round trip of the transaction."""
     found, members = first
-    return ALONG[found](tx, members) if found is not None else []
+    return EARLY_STATEMENTS[found](tx, members) if found is not None else []
 
 
 def execute(tx: PostgresTransaction, in_runs: Sequence[Run], *, final: bool = True) -> list[Any]:
@@ -131,7 +131,7 @@ def execute(tx: PostgresTransaction, in_runs: Sequence[Run], *, final: bool = Tr
             outcomes += JOINED[found](tx, members)
             continue
         for command in members:
-            tx.first = []
+            tx.early_rows = []
             try:
                 outcomes.append(HANDLERS[type(command)](tx, command))
             except InvariantBroken:
@@ -141,7 +141,7 @@ def execute(tx: PostgresTransaction, in_runs: Sequence[Run], *, final: bool = Tr
     return outcomes
 
 
-def or_raise(outcomes: Sequence[Any]) -> None:
+def raise_first_error(outcomes: Sequence[Any]) -> None:
     for outcome in outcomes:
         if isinstance(outcome, PenstockError):
             raise outcome
@@ -161,7 +161,7 @@ def transact(tx: PostgresTransaction, command: Transact) -> TransactOutcome:
         # One by one, so that nothing is executed after the first rejected command.
         for each in command.commands:
             found = execute(tx, runs([each]), final=False)
-            or_raise(found)
+            raise_first_error(found)
             outcomes += found
         for each, outcome in zip(command.commands, outcomes, strict=True):
             if isinstance(outcome, SettledAll):

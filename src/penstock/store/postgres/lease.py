@@ -51,7 +51,7 @@ class Heads:
         return rows
 
 
-def along(tx: PostgresTransaction, commands: Sequence[Lease]) -> list[Statement]:
+def early_statements(tx: PostgresTransaction, commands: Sequence[Lease]) -> list[Statement]:
     """Return the queries for the heads of the queues, to go with the first round trip."""
     wanted: dict[int, int] = {}
     for command in commands:
@@ -66,7 +66,7 @@ def along(tx: PostgresTransaction, commands: Sequence[Lease]) -> list[Statement]
 
 def lease_all(tx: PostgresTransaction, commands: Sequence[Lease]) -> list[Leased | PenstockError]:
     """Execute a run of leases from queues and dead letters."""
-    early, tx.first = tx.first, []
+    early, tx.early_rows = tx.early_rows, []
     heads: dict[int, Heads] = {}
     outcomes: list[Leased | PenstockError] = []
     for command in commands:

@@ -51,7 +51,7 @@ from penstock.store.postgres.caller_transaction import (
     receipts,
 )
 from penstock.store.postgres.context import BUSY_MS, SLACK_MS, StoreContext
-from penstock.store.postgres.dispatch import along, execute, is_durable, needs_of, runs
+from penstock.store.postgres.dispatch import early_statements, execute, is_durable, needs_of, runs
 from penstock.store.postgres.lost_commits import CommitLost, was_committed
 from penstock.store.postgres.queries import PostgresQueries
 from penstock.store.postgres.settled_tokens import forget_settled
@@ -255,7 +255,7 @@ class PostgresStore(StoreReads):
             if known is not None:
                 tx.assume(known.queues, needs, known.parts)
             else:
-                tx.begin(needs, durable=is_durable(commands), along=along(tx, in_runs[0]))
+                tx.begin(needs, durable=is_durable(commands), early=early_statements(tx, in_runs[0]))
             outcomes = execute(tx, in_runs)
             notifies = bool(tx.wakes) and self._notifier.may_send_now()
             for payload in self._notifier.payloads(tx.wakes) if notifies else ():

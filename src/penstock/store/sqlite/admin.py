@@ -62,7 +62,7 @@ def _remove_one(tx: SqliteTransaction, queue: SqliteQueue, message_id: int) -> b
     elif tx.execute(ADVANCE["drop_ready"], (queue.id, rank, available_at, message_id)).rowcount:
         queue.ready -= 1
     else:
-        lease_ranges.separate_one(tx, queue, message_id)
+        lease_ranges.move_out_one(tx, queue, message_id)
         tx.execute(SQL["end_lease"], (queue.id, message_id))
         tx.execute(SETTLE["forget_extension"], (message_id,))
         from_dead = tx.execute(SETTLE["forget_dead"], (message_id,)).rowcount
@@ -115,7 +115,7 @@ def _purge_scheduled(tx: SqliteTransaction, queue: SqliteQueue, up_to: int, limi
 
 
 def _purge_leased(tx: SqliteTransaction, queue: SqliteQueue, up_to: int, limit: int) -> int:
-    lease_ranges.expand(tx, queue, limit, up_to=up_to)
+    lease_ranges.move_out_first(tx, queue, limit, up_to=up_to)
     rows = tx.execute(SQL["purge_leased"], (queue.id, up_to, limit)).fetchall()
     for letters in (False, True):
         row_keys = [row_key for _, _, row_key, from_dead in rows if bool(from_dead) is letters]

@@ -233,7 +233,7 @@ def plain_deliveries(rows: Sequence[Row], queue: str, store_id: int, until: int,
     return [
         Delivery(
             id=row_key & ID_MAX,
-            store_id_or_uuid=store_id,
+            uuid_source=store_id,
             queue=queue,
             payload=payload,
             content=CONTENTS[content],
