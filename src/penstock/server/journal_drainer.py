@@ -88,7 +88,7 @@ class JournalDrainer:
         retry_seconds = RETRY_SECONDS
         while True:
             try:
-                pause = await self._turn()
+                pause = await self._drain_step()
             except Exception as error:
                 await self._fail(error)
                 # Not shortened by a subscriber, so that an error that stays does not keep the server busy.
@@ -130,7 +130,7 @@ class JournalDrainer:
         self.error = error
         self._metrics.journal_failing.set(error is not None)
 
-    async def _turn(self) -> float:
+    async def _drain_step(self) -> float:
         if self._drain is None:
             await self._on_thread(self._open)
             if self._drain is None:

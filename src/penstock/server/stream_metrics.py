@@ -43,9 +43,9 @@ class StreamCollector(Collector):
         waiting = GaugeMetricFamily(
             "penstock_stream_reads_waiting", "Reads waiting for a record.", self._service.log_waiters.waiting
         )
-        yield from (records, size, latency, waiting, *self._standing())
+        yield from (records, size, latency, waiting, *self._gauges())
 
-    def _standing(self) -> Iterable[Metric]:
+    def _gauges(self) -> Iterable[Metric]:
         kept = GaugeMetricFamily("penstock_stream_records", "Records in the stream.", labels=("stream",))
         size = GaugeMetricFamily("penstock_stream_bytes", "Bytes of a stream's segments.", labels=("stream",))
         segments = GaugeMetricFamily("penstock_stream_segments", "Segments of a stream.", labels=("stream",))

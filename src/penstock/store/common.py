@@ -261,13 +261,13 @@ def require_settled(command: Any, outcome: SettledAll) -> None:
             raise UnknownMessage(command.queue, item.id)
 
 
-def check_size(queue: str, options: QueueOptions, undone: int, count: int) -> None:
-    if options.max_size is not None and undone + count > options.max_size:
-        raise queue_full(queue, undone, options.max_size)
+def check_size(queue: str, options: QueueOptions, unfinished: int, count: int) -> None:
+    if options.max_size is not None and unfinished + count > options.max_size:
+        raise queue_full(queue, unfinished, options.max_size)
 
 
-def queue_full(queue: str, undone: int, max_size: int) -> QueueFull:
-    return QueueFull(f"queue {queue!r} is full ({undone} of at most {max_size} messages)", retry_after_ms=1_000)
+def queue_full(queue: str, unfinished: int, max_size: int) -> QueueFull:
+    return QueueFull(f"queue {queue!r} is full ({unfinished} of at most {max_size} messages)", retry_after_ms=1_000)
 
 
 def tokens_left(queue: str, options: QueueOptions, tokens: float | None, elapsed_ms: int, count: int) -> float:

@@ -116,7 +116,7 @@ class StoreQueries(ABC, Generic[QueueT]):
     def _latency_rows(self, queue: QueueT, from_minute: int) -> list[Any]: ...
 
     @abstractmethod
-    def _happened_since(self, queue: QueueT, minute: int) -> Sequence[int]:
+    def _totals_since(self, queue: QueueT, minute: int) -> Sequence[int]:
         """Return the totals since a minute, in the order of TOTALS."""
 
     def queue(self, name: str) -> QueueT:
@@ -260,7 +260,7 @@ class StoreQueries(ABC, Generic[QueueT]):
         ages, now = self.ages([queue.name])[queue.name], self._now(queue)
         rates = {}
         for span in RATE_MINUTES:
-            happened = self._happened_since(queue, now // 60_000 - span)
+            happened = self._totals_since(queue, now // 60_000 - span)
             seconds = span * 60 + now % 60_000 / 1000
             rates[f"{span}m"] = {name: round(count / seconds, 3) for name, count in zip(TOTALS, happened, strict=True)}
         return QueueStats(

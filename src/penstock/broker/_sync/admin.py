@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.broker.dead_letters import (
+    back_to_origin,
     error_of,
     forwarded,
     info_of_dead_letters,
     origin_of,
-    returned,
     stats_of_dead_letters,
 )
 from penstock.broker.events import Events
@@ -232,7 +232,7 @@ class Administration:
                     found, after = self._committer.call(look)
                 except UnknownQueue:
                     return
-                items = [returned(each) for each in found if _is_wanted(each, home, command)]
+                items = [back_to_origin(each) for each in found if _is_wanted(each, home, command)]
                 total.matched += len(items)
                 if items and not command.dry_run:
                     move = commands.Move(queue=source, target=home, state=state, items=items)

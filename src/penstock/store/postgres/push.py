@@ -221,7 +221,7 @@ def _push_or_undo(tx: PostgresTransaction, writing: Writing, command: Push) -> l
         return _push(tx, writing, queue, command)
     except PenstockError:
         drop_queue(tx, queue)
-        tx.journal.go_back(mark)
+        tx.journal.roll_back_to(mark)
         raise
 
 
@@ -318,7 +318,7 @@ def _admit(tx: PostgresTransaction, queue: PostgresQueue, count: int) -> None:
     if not count:
         return
     options = queue.options
-    check_size(queue.name, options, queue.undone, count)
+    check_size(queue.name, options, queue.unfinished, count)
     if options.push_rate is not None:
         rows = tx.fetch("push.tokens", queue.id)
         tokens, at = rows[0] if rows else (None, tx.now)

@@ -118,6 +118,6 @@ class PostgresQueries(StoreQueries[QueueRow]):
             waiting.setdefault((name, now), []).extend([tuple(candidate)] if candidate[0] is not None else [])
         return {name: ages_of(candidates, now) for (name, now), candidates in waiting.items()}
 
-    def _happened_since(self, queue: QueueRow, minute: int) -> Sequence[int]:
+    def _totals_since(self, queue: QueueRow, minute: int) -> Sequence[int]:
         (happened,) = self._rows("totals_since", queue.id, minute)
         return happened

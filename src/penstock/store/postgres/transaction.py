@@ -322,7 +322,7 @@ class PostgresTransaction:
         for queue in self.touched():
             queue.changes = {}
         self.lower_floors()
-        self.journal.go_back(self._marks.pop())
+        self.journal.roll_back_to(self._marks.pop())
         self._stale = True
 
     def lower_floors(self) -> None:

@@ -103,7 +103,7 @@ def transact(tx: SqliteTransaction, command: Transact) -> TransactOutcome:
     except PenstockError:
         tx.execute("ROLLBACK TO transact")
         tx.execute("RELEASE transact")
-        tx.go_back(mark)
+        tx.roll_back_to(mark)
         raise
     finally:
         tx.fenced = False

@@ -99,7 +99,7 @@ class SqliteQueries(StoreQueries[SqliteQueue]):
     def _ages(self, queue: SqliteQueue) -> Ages:
         return ages_of(self._execute(SQL["waiting"], (queue.id, queue.cursor, queue.plain_end)), self._time)
 
-    def _happened_since(self, queue: SqliteQueue, minute: int) -> Sequence[int]:
+    def _totals_since(self, queue: SqliteQueue, minute: int) -> Sequence[int]:
         totals = [getattr(queue, f"n_{name}") for name in TOTALS]
         if queue.minute < minute:
             return [0] * len(totals)

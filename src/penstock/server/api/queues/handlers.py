@@ -163,10 +163,12 @@ class Queues:
                 "request_key needs messages; a single message has an idempotency_key",
                 field="request_key",
             )
-        body.idempotency_key = _one_of(
+        body.idempotency_key = _header_or_field(
             request.header(b"idempotency-key"), body.idempotency_key, "Idempotency-Key", "idempotency_key"
         )
-        body.signature = _one_of(request.header(SIGNATURE_HEADER), body.signature, "X-Penstock-Signature", "signature")
+        body.signature = _header_or_field(
+            request.header(SIGNATURE_HEADER), body.signature, "X-Penstock-Signature", "signature"
+        )
         [receipt] = await self._broker.push(queue, await self._new_messages(request, queue, [body]))
         answer = shapes.PushedOne(receipt.id, receipt.id, receipt.uuid, receipt.duplicate)
         return reply(answer, 200 if receipt.duplicate else 201, rows=1)
@@ -363,10 +365,10 @@ def _request_key(request: Request, sent: str | None) -> str | None:
     """Return the key of a batch; raise if its signature is in the header, where that of a single message is."""
     if request.header(SIGNATURE_HEADER) is not None:
         raise HttpError(422, "invalid_value", "with messages, each message carries its own signature", field="messages")
-    return _one_of(request.header(b"idempotency-key"), sent, "Idempotency-Key", "request_key")
+    return _header_or_field(request.header(b"idempotency-key"), sent, "Idempotency-Key", "request_key")
 
 
-def _one_of(header: bytes | None, value: str | None, header_name: str, field: str) -> str | None:
+def _header_or_field(header: bytes | None, value: str | None, header_name: str, field: str) -> str | None:
     """Return the value of the header or the body field; both may be set if they agree."""
     if header is None:
         return value
