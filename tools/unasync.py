@@ -23,11 +23,8 @@ REPLACEMENTS = (
     (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
     (rf"\bpenstock\.broker\.({'|'.join(BROKER)})\b", r"penstock.broker._sync.\1"),
     (r"\bpenstock\.client\._async\b", "penstock.client._sync"),
-    (
-        r"This is (?:the )?asynchronous.*?unasync\.py\.",
-        "Made by tools/unasync.py from the asynchronous twin: change that.",
-    ),
 )
+NOTICE = "# Made by tools/unasync.py from the asynchronous twin: change that.\n"
 
 
 def twins() -> dict[Path, Path]:
@@ -40,7 +37,7 @@ def twins() -> dict[Path, Path]:
 def to_sync(source: str) -> str:
     for pattern, replacement in REPLACEMENTS:
         source = re.sub(pattern, replacement, source, flags=re.DOTALL)
-    return source
+    return NOTICE + source
 
 
 def main() -> int:

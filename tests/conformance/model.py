@@ -196,7 +196,7 @@ class Model(AdminCommands):
     def _leased(self, e: Entry, queue: str, until: int, token: str) -> Delivery:
         return Delivery(
             id=e.id,
-            store_id_or_uuid=self.store_id,
+            uuid_source=self.store_id,
             queue=queue,
             payload=e.new.payload,
             content=e.new.content,

@@ -124,7 +124,7 @@ class Ledger:
                 records += page.records
                 at = page.next
         report = streams.check("s")
-        self.violations += [f"check: {finding.text}" for finding in report.findings if finding.loses]
+        self.violations += [f"check: {finding.text}" for finding in report.findings if finding.loses_records]
         return records
 
 

@@ -159,7 +159,7 @@ def test_a_put_between_check_and_wait_is_not_missed_by_a_coroutine(path: Path) -
         ticket = waiters.ticket("default")
         await asyncio.to_thread(other.put, b"x")
         await asyncio.sleep(0.05)
-        waiters.looked(ticket)
+        waiters.finish_check(ticket)
         await asyncio.wait_for(waiters.wait(ticket, LONG), SOON)
         waiters.close()
 
@@ -173,7 +173,7 @@ def test_a_push_committed_before_an_empty_check_ends_the_wait(topic: str) -> Non
         waiters = Waiters(IdleStore())
         ticket = waiters.ticket(topic)
         waiters.wake("orders/eu/q", 1)
-        waiters.looked(ticket)
+        waiters.finish_check(ticket)
         await asyncio.wait_for(waiters.wait(ticket, LONG), SOON)
         waiters.close()
 

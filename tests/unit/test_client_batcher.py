@@ -20,7 +20,7 @@ from penstock.core.model import Content, Delivery
 def message(number: int) -> Delivery:
     return Delivery(
         id=number,
-        store_id_or_uuid=1,
+        uuid_source=1,
         queue="q",
         payload=b"",
         content=Content.BYTES,

@@ -38,7 +38,7 @@ class Queue:
         client: Any = None
         delivery = Delivery(
             id=number,
-            store_id_or_uuid="",
+            uuid_source="",
             queue="q",
             payload=self.payload,
             content=Content.BYTES,

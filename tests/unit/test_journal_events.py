@@ -184,7 +184,7 @@ def test_rolled_back_events_are_not_recorded() -> None:
     mark = recorder.mark()
     recorder.note(Kind.LEASED, queue, [row(2)])
     recorder.note(Kind.ACKED, queue, [row(2)])
-    recorder.go_back(mark)
+    recorder.roll_back_to(mark)
     recorder.note(Kind.LEASED, queue, [row(3)])
     assert gathered(recorder) == [[1], [3]]
 

@@ -12,7 +12,7 @@ import pytest
 from penstock.core.commands import Ack, Extend, Lease, Nack, Push, Release, Settled, SettleItem
 from penstock.core.model import PushItem, QueueOptions
 from penstock.store.sqlite import SqliteStore
-from penstock.store.sqlite.lease_ranges import SEPARATE_STEP
+from penstock.store.sqlite.lease_ranges import MOVE_OUT_STEP
 
 COUNT = 1_000
 
@@ -33,7 +33,7 @@ def test_settling_one_message_splits_off_only_its_neighbours(tmp_path: Path, ver
         one = leased[COUNT // 2]
         (done,) = store.apply([verb(queue="q", items=[SettleItem(one.id, one.token)])])
         assert done.results == [Settled.OK]
-        assert rows(path, "penstock_single_lease") <= SEPARATE_STEP
+        assert rows(path, "penstock_single_lease") <= MOVE_OUT_STEP
         assert rows(path, "penstock_lease_range") == 2
         others = [SettleItem(each.id, each.token) for each in leased if each is not one]
         (acked,) = store.apply([Ack(queue="q", items=others)])

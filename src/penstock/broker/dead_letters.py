@@ -76,7 +76,7 @@ def forwarded(message: StoredMessage) -> MoveItem:
     return MoveItem(message.id, _as_new(message, headers))
 
 
-def returned(message: StoredMessage) -> MoveItem:
+def back_to_origin(message: StoredMessage) -> MoveItem:
     """Return a forwarded dead letter as a message for the queue in which it died."""
     return MoveItem(message.id, _as_new(message, without_origin(message.headers)))
 

@@ -14,24 +14,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
 from penstock.core.ids import DLQ_SUFFIX, topics
 from penstock.core.limits import POLL_SECONDS, WAIT_SECONDS_MAX
 from penstock.errors import StoreError
+from penstock.store.interface import Store
 
 # A write of another process may concern any waiter, so all must check: the more there are, the less often.
 POLL_SECONDS_PER_TOPIC = 0.0002
 # How long nobody need wait before the watching ends: longer than a poll is on its way to the store.
 LINGER_SECONDS = 1.0
-
-
-class ChangeSource(Protocol):
-    """The part of a store that reports changes; see `penstock.store.interface.Store`."""
-
-    def version(self, topic: str | None = None) -> int: ...
-
-    def listen(self, listener: Callable[[], None]) -> Callable[[], None] | None: ...
 
 
 class _TopicWaiters:
@@ -66,11 +58,11 @@ class Ticket:
 class Waiters:
     """Waiters as coroutines of one event loop."""
 
-    def __init__(self, store: ChangeSource) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._stop_listening: Callable[[], None] | None = None
         self._waiting: dict[str, _TopicWaiters] = {}
-        self._looking: dict[str, set[Ticket]] = {}
+        self._checking: dict[str, set[Ticket]] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._changes = 1
         self.closed = False
@@ -80,24 +72,24 @@ class Waiters:
         if self._watcher is None:
             self._start_watching()
         ticket = Ticket(topic, self._version(topic))
-        self._looking.setdefault(topic, set()).add(ticket)
+        self._checking.setdefault(topic, set()).add(ticket)
         return ticket
 
-    def looked(self, ticket: Ticket) -> None:
+    def finish_check(self, ticket: Ticket) -> None:
         """Finish a check; if nothing was found, `wait` follows at once."""
-        looking = self._looking[ticket.topic]
-        looking.remove(ticket)
-        if not looking:
-            del self._looking[ticket.topic]
+        checking = self._checking[ticket.topic]
+        checking.remove(ticket)
+        if not checking:
+            del self._checking[ticket.topic]
 
-    async def wait(self, ticket: Ticket, seconds: float, look_in_seconds: float | None = None) -> None:
-        """Wait until woken or timed out; one of the waiters checks again in `look_in_seconds`."""
+    async def wait(self, ticket: Ticket, seconds: float, check_in_seconds: float | None = None) -> None:
+        """Wait until woken or timed out; one of the waiters checks again in `check_in_seconds`."""
         topic, loop = ticket.topic, asyncio.get_running_loop()
         if self.closed or ticket.missed or ticket.version != self._version(topic):
             return
         future: asyncio.Future[None] = loop.create_future()
         self._waiting.setdefault(topic, _TopicWaiters(ticket.version)).futures[future] = None
-        self.schedule_check(topic, look_in_seconds)
+        self.schedule_check(topic, check_in_seconds)
         timer = loop.call_later(min(seconds, WAIT_SECONDS_MAX), _wake, future)
         try:
             await future
@@ -131,7 +123,7 @@ class Waiters:
 
     def wake(self, queue: str, count: int) -> None:
         """Wake up to `count` waiters, because messages may be ready in this queue."""
-        if not self._waiting and not self._looking:
+        if not self._waiting and not self._checking:
             return
         if queue.endswith(DLQ_SUFFIX):
             # A leased dead letter counts as in flight in its queue, and a redriven one is ready there.
@@ -151,7 +143,7 @@ class Waiters:
             if not future.done():
                 future.set_result(None)
                 return True
-        for ticket in self._looking.get(topic, ()):
+        for ticket in self._checking.get(topic, ()):
             ticket.missed = True
         return False
 

@@ -5,26 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from typing import Protocol
 
 from penstock.core import fork_safety
 from penstock.core.ids import DLQ_SUFFIX
 from penstock.core.limits import POLL_SECONDS, WAIT_SECONDS_MAX
+from penstock.store.interface import Store
 
 # A lease notifies nobody, and its expiry may create a dead letter.
-DEAD_LOOK_SECONDS = 1.0
+DEAD_CHECK_SECONDS = 1.0
 # Push counter and store version when the ticket was taken, and its topic.
 Ticket = tuple[int, int, str]
-
-
-class VersionSource(Protocol):
-    def version(self, topic: str | None = None) -> int: ...
 
 
 class ThreadWaiters:
     """Waiters as threads; each polls the store's version itself."""
 
-    def __init__(self, store: VersionSource) -> None:
+    def __init__(self, store: Store) -> None:
         self._version = store.version
         self.closed = False
         self.after_fork_in_child()
@@ -34,15 +30,15 @@ class ThreadWaiters:
         """Return a ticket to take before checking for messages; anything written since ends the following `wait`."""
         return self._pushes, self._version(topic), topic
 
-    def looked(self, ticket: Ticket) -> None:
+    def finish_check(self, ticket: Ticket) -> None:
         pass
 
-    def wait(self, ticket: Ticket, seconds: float, look_in_seconds: float | None = None) -> None:
+    def wait(self, ticket: Ticket, seconds: float, check_in_seconds: float | None = None) -> None:
         pushes, version, topic = ticket
-        if look_in_seconds is not None:
-            seconds = min(seconds, look_in_seconds)
+        if check_in_seconds is not None:
+            seconds = min(seconds, check_in_seconds)
         if topic.endswith(DLQ_SUFFIX):
-            seconds = min(seconds, DEAD_LOOK_SECONDS)
+            seconds = min(seconds, DEAD_CHECK_SECONDS)
         deadline = time.monotonic() + min(seconds, WAIT_SECONDS_MAX)
         # Not a `threading.Condition`, which an interrupt can leave locked forever.
         bell = threading.Lock()

@@ -42,28 +42,28 @@ class WorkerRegistry:
         # Called for a new name, to send the next heartbeat soon.
         self.on_new_worker: Callable[[], None] | None = None
         self._lock = threading.Lock()
-        self._seats: dict[str, Registration] = {}
-        self._fresh = False
+        self._registrations: dict[str, Registration] = {}
+        self._has_new_name = False
         self._beat_at = 0.0
 
     def register(self, name: str, queue: str) -> Registration | None:
-        """It asks for messages, or waits for them: until it rises it is here."""
+        """Count a consumer as present while it leases or waits for messages, until `unregister`."""
         if self.me is not None and name == self.me.name:
             return None
         with self._lock:
-            registration = self._seats.get(name)
+            registration = self._registrations.get(name)
             if registration is None:
-                if len(self._seats) >= NAMES_MAX or not 0 < len(name) <= NAME_MAX:
+                if len(self._registrations) >= NAMES_MAX or not 0 < len(name) <= NAME_MAX:
                     return None
-                registration = self._seats[name] = Registration()
-                self._fresh = True
+                registration = self._registrations[name] = Registration()
+                self._has_new_name = True
             registration.waiting += 1
             registration.silent_beats = 0
             if queue not in registration.queues:
                 registration.queues[queue] = None
                 if len(registration.queues) > QUEUES_MAX:
                     del registration.queues[next(iter(registration.queues))]
-        if self._fresh and self.on_new_worker is not None:
+        if self._has_new_name and self.on_new_worker is not None:
             self.on_new_worker()
         return registration
 
@@ -77,22 +77,22 @@ class WorkerRegistry:
         """Return True to one caller when a heartbeat is due."""
         now = time.monotonic()
         with self._lock:
-            wait = SOON_SECONDS if self._fresh else self.heartbeat_ms / 1000
+            wait = SOON_SECONDS if self._has_new_name else self.heartbeat_ms / 1000
             if now < self._beat_at + wait and self._beat_at:
                 return False
             self._beat_at = now
-            return bool(self._seats)
+            return bool(self._registrations)
 
     def beat(self) -> Beat:
         """Return the next heartbeat."""
         forget_after = max(1, self.stale_ms // self.heartbeat_ms)
         present = [] if self.me is None else [self.me]
         with self._lock:
-            self._fresh = False
+            self._has_new_name = False
             self._beat_at = time.monotonic()
-            for name, registration in list(self._seats.items()):
+            for name, registration in list(self._registrations.items()):
                 if registration.silent_beats >= forget_after and not registration.waiting:
-                    del self._seats[name]
+                    del self._registrations[name]
                 elif registration.waiting or not registration.silent_beats:
                     present.append(self._consumer(name, registration))
                 registration.silent_beats += 1
@@ -103,8 +103,8 @@ class WorkerRegistry:
         if self.me is not None:
             return Beat(gone=[self.me], stale_ms=self.stale_ms)
         with self._lock:
-            gone = [self._consumer(name, registration) for name, registration in self._seats.items()]
-            self._seats.clear()
+            gone = [self._consumer(name, registration) for name, registration in self._registrations.items()]
+            self._registrations.clear()
         return Beat(gone=gone, stale_ms=self.stale_ms)
 
     def _consumer(self, name: str, registration: Registration) -> Presence:

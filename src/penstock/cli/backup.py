@@ -9,7 +9,7 @@ import click
 from msgspec.structs import asdict
 
 from penstock.cli.common import DATA, DB, JSON, PARTLY, CommandFailed, check_file, file_of, reporting
-from penstock.cli.output import Output, note, progress
+from penstock.cli.output import Output, advance_to, note, progress
 from penstock.ops.backup import Copied, back_up
 from penstock.store.sqlite import SqliteStore
 
@@ -33,15 +33,8 @@ def command(target: Path, db: str | None, data: str | None, as_json: bool) -> No
     out = Output(as_json)
     with reporting(), progress(f"backup {path}", None) as advance:
         check_file(path)
-        done = 0
-
-        def report(copied: int, total: int) -> None:
-            nonlocal done
-            advance(copied - done, total)
-            done = copied
-
         with closing(SqliteStore(path)) as store:
-            copied = back_up(store, target, report)
+            copied = back_up(store, target, advance_to(advance))
     show_copied(out, "backup", target, copied)
 
 

@@ -74,10 +74,12 @@ def command(port: int, data: str | None, spark: bool | None, seconds: float | No
 
 def _follow(refreshing: Refreshing, stop: StopFlag) -> None:
     """Print where the first chart is, then redraw it every few seconds until stopped."""
-    from penstock.demo.run import REFRESH_SECONDS, first_chart
+    from penstock.demo.run import REFRESH_SECONDS, await_first_chart
 
     with Display("charts") as display:
-        seconds = first_chart(refreshing, stop, lambda waited: display.doing(f"waiting for Spark, {waited:.0f} s"))
+        seconds = await_first_chart(
+            refreshing, stop, lambda passed: display.doing(f"waiting for Spark, {passed:.0f} s")
+        )
     if seconds is None:
         return
     note(f"charts: {Path(refreshing.report).absolute().as_uri()} (the first after {seconds:.0f} s)")

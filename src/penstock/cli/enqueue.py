@@ -6,23 +6,20 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import click
 import msgspec
 
 from penstock.cli.common import PARTLY, CommandFailed, QueueOption, fail, on_queues, queue_path
+from penstock.cli.lines import STDIN, BadLine, InputLines
 from penstock.cli.output import Data, Output, note, progress
 from penstock.client._sync.client import Client
 from penstock.errors import PenstockError, TryLater, Unreachable
 from penstock.wire.queues import PushedMany, PushOne
 
 BATCH_BYTES = 4 << 20
-LINE_BYTES_MAX = 64 << 20
 RETRY_SECONDS = 60.0
-STDIN = "-"
 
 
 class Outgoing(msgspec.Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,10 +37,6 @@ class Outgoing(msgspec.Struct, omit_defaults=True, kw_only=True, forbid_unknown_
 
 _envelope = msgspec.json.Decoder(Outgoing)
 _pushed = msgspec.json.Decoder(PushedMany)
-
-
-class BadLine(Exception):
-    """A line that is not a valid message. The lines before it are still pushed."""
 
 
 @click.command("enqueue")
@@ -100,7 +93,7 @@ def command(
         done |= {"message_id": done["last_id"], "duplicate": done["duplicates"] == 1}
     if file is not None:
         try:
-            lines = FileOfLines(file, idempotency_key, envelope, common, keyed=not again)
+            lines = MessageLines(file, idempotency_key, envelope, common, keyed=not again)
         except BadLine as error:
             raise CommandFailed(f"{error} (nothing was enqueued)") from None
         _push_lines(client, queue, lines, batch, secret, done)
@@ -132,58 +125,40 @@ def _payload(raw: bytes) -> msgspec.Raw:
     return msgspec.Raw(text)
 
 
-class FileOfLines:
-    """Iterates over the lines of a file as messages, each with its line number."""
+class MessageLines(InputLines):
+    """Reads lines as messages."""
 
     def __init__(self, name: str, key: str | None, envelope: bool, common: Data, *, keyed: bool) -> None:
-        self.name = "stdin" if name == STDIN else name
-        self.total: int | None = None
+        super().__init__(name)
         self.key = key
-        self._path = None if name == STDIN else Path(name)
         self._envelope = envelope
         self._common = common
-        self._checked = False
-        # A pipe cannot be read twice to hash its content, so its lines have keys only if the user gives one.
-        if self._path is not None and self._path.is_file():
-            content_id = self._check_lines(self._path)
-            self.key = key or (content_id if keyed else None)
-
-    def _check_lines(self, path: Path) -> str:
-        """Check every line before the first is pushed, and return a key derived from the content."""
-        import hashlib
-
-        digest = hashlib.sha256()
-        number = 0
-        with path.open("rb") as file:
-            for number, line in _lines(file):
-                digest.update(line)
-                if line.strip():
-                    self._message(number, line.strip())
-        self.total, self._checked = number, True
-        return f"file:{digest.hexdigest()[:40]}"
+        # The lines of a pipe have keys only if the user gives one.
+        content_key = self.check_all(lambda number, line: line.strip() and self._message(number, line.strip()))
+        if keyed:
+            self.key = key or content_key
 
     def __iter__(self) -> Iterator[tuple[int, int, Outgoing]]:
         """Yield (line number, bytes, message)."""
-        with nullcontext(sys.stdin.buffer) if self._path is None else self._path.open("rb") as file:
-            for number, line in _lines(file):
-                text = line.strip()
-                if text:
-                    yield number, len(text), self._message(number, text)
+        for number, line in self.read():
+            text = line.strip()
+            if text:
+                yield number, len(text), self._message(number, text)
 
     def _message(self, number: int, text: bytes) -> Outgoing:
         from penstock.wire.strict_json import check_json
 
         key = f"{self.key}:{number}" if self.key else None
         try:
-            if not self._checked:
+            if self.total is None:
                 check_json(text)
             if not self._envelope:
                 return Outgoing(payload=msgspec.Raw(text), idempotency_key=key, **self._common)
             message = _envelope.decode(text)
         except PenstockError as error:
-            raise BadLine(f"line {number} of {self.name}: {str(error.args[0]).replace('the body', 'it')}") from None
+            raise self.bad(number, str(error.args[0])) from None
         except msgspec.DecodeError as error:
-            raise BadLine(f"line {number} of {self.name}: {str(error)[0].lower()}{str(error)[1:]}") from None
+            raise self.bad(number, f"{str(error)[0].lower()}{str(error)[1:]}") from None
         message.idempotency_key = message.idempotency_key or key
         for name, value in self._common.items():
             if getattr(message, name) in (None, 0):
@@ -191,14 +166,7 @@ class FileOfLines:
         return message
 
 
-def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    number = 0
-    while line := file.readline(LINE_BYTES_MAX):
-        number += 1
-        yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-
-
-def _push_lines(client: Client, queue: str, lines: FileOfLines, batch: int, secret: str | None, done: Data) -> None:
+def _push_lines(client: Client, queue: str, lines: MessageLines, batch: int, secret: str | None, done: Data) -> None:
     waiting: list[Outgoing] = []
     first = number = size = 0
     with progress(f"enqueue {lines.name}", lines.total) as advance:
@@ -236,7 +204,7 @@ def _some(done: Data) -> int:
     return int(done["added"] + done["duplicates"])
 
 
-def _so_far(lines: FileOfLines, done: Data) -> str:
+def _so_far(lines: MessageLines, done: Data) -> str:
     """Describe what was done before the command ended, and how to continue."""
     hint = "run the same command again to continue"
     if lines.key is None:

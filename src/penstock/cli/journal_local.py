@@ -6,19 +6,15 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from penstock.cli.output import Data, plain
 from penstock.errors import CannotOpen
 from penstock.journal.drainer import drain_once, journal_folder
-from penstock.journal.reader import EARLIEST, JournalReader
+from penstock.journal.reader import EARLIEST, Journal, JournalReader
 from penstock.store.factory import POSTGRES, open_streams
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.probe import check_penstock_database, keeps_journal
 from penstock.wire.journal import EventPage, event_view
-
-if TYPE_CHECKING:
-    from penstock.journal.postgres import PostgresJournal
 
 WATCH_SECONDS = 0.2
 
@@ -29,7 +25,7 @@ class LocalJournal:
         # Reads drain the journal first: no server may be running to do it.
         self._reader, self._drain = self._open_tables(where) if where.startswith(POSTGRES) else self._open_file(where)
 
-    def _open_file(self, where: str) -> tuple[JournalReader | PostgresJournal, Callable[[], None]]:
+    def _open_file(self, where: str) -> tuple[Journal, Callable[[], None]]:
         if not Path(where).exists():
             raise CannotOpen(f"{where} does not exist")
         check_penstock_database(Path(where))
@@ -44,7 +40,7 @@ class LocalJournal:
         self._at_end.callback(reader.close)
         return reader, lambda: drain_once(store, store.path)
 
-    def _open_tables(self, where: str) -> tuple[JournalReader | PostgresJournal, Callable[[], None]]:
+    def _open_tables(self, where: str) -> tuple[Journal, Callable[[], None]]:
         streams = open_streams(where)
         self._at_end.callback(streams.close)
         from penstock.journal.postgres import PostgresDrain, PostgresJournal

@@ -100,8 +100,8 @@ def _add(client: Client, owner: KeyOwner, name: str, rights: list[str]) -> Data:
     from penstock.core.api_keys import new_key
 
     key_id, secret, digest = new_key()
-    add = transport.broker.add_key if owner.queue else transport.broker.add_stream_key
-    return plain(KeyView.of(add(owner.name, id=key_id, name=name, hash=digest, rights=rights), secret))
+    key = transport.broker.add_key(**owner._asdict(), id=key_id, name=name, hash=digest, rights=rights)
+    return plain(KeyView.of(key, secret))
 
 
 def _list(client: Client, owner: KeyOwner) -> list[Data]:
@@ -111,8 +111,7 @@ def _list(client: Client, owner: KeyOwner) -> list[Data]:
         return found
     if owner.queue:
         transport.info(owner.queue)  # Raises UnknownQueue.
-    keys = transport.broker.list_keys(owner.name) if owner.queue else transport.broker.list_stream_keys(owner.name)
-    return [plain(KeyView.of(key)) for key in keys]
+    return [plain(KeyView.of(key)) for key in transport.broker.list_keys(**owner._asdict())]
 
 
 def _remove(client: Client, owner: KeyOwner, key_id: str) -> None:
@@ -120,6 +119,5 @@ def _remove(client: Client, owner: KeyOwner, key_id: str) -> None:
     if transport.kind == "server":
         call(transport.session, "DELETE", f"{owner.path}/{quote(key_id, safe='')}", queue=owner.name)
         return
-    remove = transport.broker.remove_key if owner.queue else transport.broker.remove_stream_keys
-    if not remove(owner.name, key_id):
+    if not transport.broker.remove_keys(key_id, **owner._asdict()):
         raise NotFound(f"there is no such key on this {'queue' if owner.queue else 'stream'}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from penstock.cli.common import JSON, reporting
-from penstock.cli.output import Output, note, progress
+from penstock.cli.output import Output, advance_to, note, progress
 
 COLUMNS = ("name", "ready", "scheduled", "leased", "dead", "archived")
 
@@ -28,14 +28,7 @@ def command(source: str, target: str, leave_streams: bool, as_json: bool) -> Non
 
     out = Output(as_json)
     with reporting(), progress("migrate-store", None) as advance:
-        done = 0
-
-        def report(now_done: int, total: int) -> None:
-            nonlocal done
-            advance(now_done - done, total)
-            done = now_done
-
-        moved = migrate(source, target, leave_streams=leave_streams, progress=report)
+        moved = migrate(source, target, leave_streams=leave_streams, progress=advance_to(advance))
     rows = [[getattr(queue, column) for column in COLUMNS] for queue in moved.queues]
     out.show(moved, lambda: out.table(COLUMNS, rows, empty="there are no queues"))
     note(f"copied and verified {moved.messages} messages, checksum {moved.checksum}")

@@ -167,6 +167,18 @@ def progress(what: str, total: int | None) -> Iterator[Advance]:
         yield lambda count, total=None: bar.update(task, advance=count, total=total)
 
 
+def advance_to(advance: Advance) -> Callable[[int, int], None]:
+    """Return a function to call with how much is done of a total."""
+    before = 0
+
+    def report(done: int, total: int) -> None:
+        nonlocal before
+        advance(done - before, total)
+        before = done
+
+    return report
+
+
 def when(ms: int | None) -> str | None:
     """Format milliseconds since 1970 as a readable time."""
     if ms is None:

@@ -20,7 +20,7 @@ def stream(session: Session, path: str) -> Iterator[HttpResponse]:
         raise Unreachable(f"{session.where} is unreachable: {failure}", maybe_done=False) from None
 
 
-def whole(parts: Iterable[HttpResponse]) -> HttpResponse:
+def with_whole_body(parts: Iterable[HttpResponse]) -> HttpResponse:
     found = list(parts)
     return found[-1]._replace(body=b"".join(part.body for part in found))
 
@@ -30,5 +30,5 @@ def stream_body(session: Session, path: str) -> Iterator[bytes]:
     parts = stream(session, path)
     for part in parts:
         if part.status >= 400:
-            raise error_of(whole([part, *parts]), None, session.where)
+            raise error_of(with_whole_body([part, *parts]), None, session.where)
         yield part.body

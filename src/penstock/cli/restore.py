@@ -10,7 +10,7 @@ import click
 
 from penstock.cli.backup import show_copied
 from penstock.cli.common import DATA, DB, JSON, YES, CommandFailed, file_of, reporting
-from penstock.cli.output import Output, confirm, progress
+from penstock.cli.output import Output, advance_to, confirm, progress
 from penstock.journal.drainer import journal_folder
 from penstock.log.files import make_folder, sync_path
 from penstock.log.streams import streams_beside
@@ -84,14 +84,10 @@ def _restore(source: Path, target: Path) -> Copied:
         with closing(_open_read_only(source)) as backup, closing(sqlite3.connect(partial)) as copy:
             _check_backup(source, backup)
             with progress(f"restore {source}", None) as advance:
-                done = 0
-
-                def report(_status: int, remaining: int, total: int) -> None:
-                    nonlocal done
-                    advance(total - remaining - done, total)
-                    done = total - remaining
-
-                backup.backup(copy, pages=STEP_PAGES, progress=report)
+                report = advance_to(advance)
+                backup.backup(
+                    copy, pages=STEP_PAGES, progress=lambda _, remaining, total: report(total - remaining, total)
+                )
             (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
                 raise CommandFailed(f"{source} is damaged: {verdict}")

@@ -21,12 +21,11 @@ from penstock.cli.common import (
     with_options,
 )
 from penstock.cli.lazy_group import LazyGroup
-from penstock.cli.output import Data, Output, confirm, plain, progress, when
+from penstock.cli.output import Data, Output, advance_to, confirm, plain, progress, when
 from penstock.wire.streams import consumer_view, report_view, stream_detail, stream_view
 
 if TYPE_CHECKING:
     from penstock.cli.common import Streams
-    from penstock.core.model import Progress
 
 LAZY = {
     "append": ("penstock.cli.stream_append:append", "Append records from a file, stdin or the command line."),
@@ -158,7 +157,7 @@ def check(streams: Streams, out: Output, name: str) -> None:
         if streams.kind == "server":
             report = call(streams.session, "POST", f"{stream_path(name)}/check", queue=name)
         else:
-            report = plain(report_view(streams.opened().check(name, _progress(advance))))
+            report = plain(report_view(streams.opened().check(name, advance_to(advance))))
     show_report(out, report)
     if not report["ok"]:
         raise CommandFailed(f"{name} is damaged: {len(report['findings'])} findings (`penstock stream repair {name}`)")
@@ -178,7 +177,7 @@ def repair(streams: Streams, out: Output, name: str, yes: bool) -> None:
         if streams.kind == "server":
             report = call(streams.session, "POST", f"{stream_path(name)}/repair", queue=name)
         else:
-            report = plain(report_view(streams.opened().repair(name, _progress(advance))))
+            report = plain(report_view(streams.opened().repair(name, advance_to(advance))))
     finish_repair(out, name, report)
 
 
@@ -189,17 +188,6 @@ def finish_repair(out: Output, name: str, report: Data) -> None:
         raise CommandFailed(f"{name} could not be repaired completely")
     if any(each["trouble"] in ("corrupt", "lost") for each in report["findings"]):
         raise CommandFailed(f"{name} is repaired; some of its records were lost", PARTLY)
-
-
-def _progress(advance: Any) -> Progress:
-    done = 0
-
-    def report(count: int, total: int) -> None:
-        nonlocal done
-        advance(count - done, total)
-        done = count
-
-    return report
 
 
 def _fields(stream: Data) -> Data:

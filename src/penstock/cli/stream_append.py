@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 import msgspec
 
 from penstock.cli.common import DATA_DECODER, PARTLY, CommandFailed, fail, on_streams, stream_path
+from penstock.cli.lines import STDIN, BadLine, InputLines
 from penstock.cli.output import Data, Output, note, plain, progress
 from penstock.cli.stream import NAME
 from penstock.core.signals import defer_interrupt
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from penstock.client._sync.http_session import Session
 
 BATCH_BYTES = 4 << 20
-LINE_BYTES_MAX = 64 << 20
-STDIN = "-"
-
-
-class BadRecordLine(Exception):
-    """A line that is not a valid record. The lines before it are still appended."""
 
 
 @click.command("append")
@@ -80,8 +74,8 @@ def append(
             _append_arrow(streams, name, Path(arrow), done, keyed=not again)
         else:
             assert file is not None
-            _append_lines(streams, name, Lines(file, lines, skip, keyed=not again), batch, done)
-    except BadRecordLine as error:
+            _append_lines(streams, name, RecordLines(file, lines, skip, keyed=not again), batch, done)
+    except BadLine as error:
         raise CommandFailed(f"{error}{done.so_far()}", PARTLY if done.records else 1) from None
     except PenstockError as error:
         done.fail(error)
@@ -143,30 +137,18 @@ class AppendsDone:
         fail(error, code=PARTLY if self.records else None)
 
 
-class Lines:
-    """Iterates over the records of a file, each with its line number."""
+class RecordLines(InputLines):
+    """Reads lines as records."""
 
     def __init__(self, name: str, text: bool, skip: int, *, keyed: bool) -> None:
-        self.name = "stdin" if name == STDIN else name
+        super().__init__(name)
         self.text = text
-        self.key: str | None = None
-        self.total: int | None = None
-        self._path = None if name == STDIN else Path(name)
         self._skip = skip
-        # A pipe cannot be read twice to hash its content, so its records have no key.
-        if self._path is not None and self._path.is_file():
-            digest = self._check_lines(self._path)
-            self.key = digest if keyed else None
-
-    def _check_lines(self, path: Path) -> str:
-        """Check every line before the first is appended, and return a key derived from the content."""
-        digest, number = hashlib.sha256(b"text" if self.text else b"json"), 0
-        with path.open("rb") as file:
-            for number, line in _lines(file):
-                digest.update(line)
-                self._check(number, line.rstrip(b"\r\n"))
-        self.total = number
-        return f"file:{digest.hexdigest()[:40]}"
+        content_key = self.check_all(
+            lambda number, line: self._check(number, line.rstrip(b"\r\n")), b"text" if text else b"json"
+        )
+        # The records of a pipe have no key.
+        self.key = content_key if keyed else None
 
     def _check(self, number: int, line: bytes) -> None:
         from penstock.wire.strict_json import check_json
@@ -178,26 +160,18 @@ class Lines:
                 check_json(line)
         except (PenstockError, UnicodeDecodeError) as error:
             reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error.args[0])
-            raise BadRecordLine(f"line {number} of {self.name}: {reason.replace('the body', 'it')}") from None
+            raise self.bad(number, reason) from None
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        with nullcontext(sys.stdin.buffer) if self._path is None else self._path.open("rb") as file:
-            for number, line in _lines(file):
-                record = line.rstrip(b"\r\n") if self.text else line.strip()
-                if number > self._skip and (record or self.text):
-                    if self.total is None:
-                        self._check(number, record)
-                    yield number, record
+        for number, line in self.read():
+            record = line.rstrip(b"\r\n") if self.text else line.strip()
+            if number > self._skip and (record or self.text):
+                if self.total is None:
+                    self._check(number, record)
+                yield number, record
 
 
-def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    number = 0
-    while line := file.readline(LINE_BYTES_MAX):
-        number += 1
-        yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-
-
-def _append_lines(streams: Streams, name: str, lines: Lines, batch: int, done: AppendsDone) -> None:
+def _append_lines(streams: Streams, name: str, lines: RecordLines, batch: int, done: AppendsDone) -> None:
     waiting: list[bytes] = []
     first = size = 0
 
@@ -220,7 +194,7 @@ def _append_lines(streams: Streams, name: str, lines: Lines, batch: int, done: A
                 size += len(record)
                 if len(waiting) >= batch or size >= BATCH_BYTES:
                     flush()
-        except BadRecordLine:
+        except BadLine:
             flush()
             raise
         flush()

@@ -89,7 +89,7 @@ def delivery(message: wire.PolledMessage, queue: str) -> Delivery:
     payload, content = _payload(message)
     return Delivery(
         id=message.id,
-        store_id_or_uuid=message.uuid,
+        uuid_source=message.uuid,
         queue=queue,
         payload=payload,
         content=content,

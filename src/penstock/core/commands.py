@@ -240,30 +240,21 @@ class Drop(Command[Removed], kw_only=True):
 
 
 class AddKey(Command[ApiKey], kw_only=True):
-    queue: str
+    """Creates an API key of a queue or of a stream."""
+
+    queue: str | None = None
+    stream: str | None = None
     id: str
     name: str
     hash: bytes
     rights: Sequence[str]
 
 
-class RemoveKey(Command[Removed], kw_only=True):
-    queue: str
-    id: str
+class RemoveKeys(Command[Removed], kw_only=True):
+    """Revokes one key of a queue or a stream, or all of them without an id."""
 
-
-class AddStreamKey(Command[ApiKey], kw_only=True):
-    stream: str
-    id: str
-    name: str
-    hash: bytes
-    rights: Sequence[str]
-
-
-class RemoveStreamKeys(Command[Removed], kw_only=True):
-    """Revokes one key of a stream, or all of them without an id."""
-
-    stream: str
+    queue: str | None = None
+    stream: str | None = None
     id: str | None = None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -194,7 +194,7 @@ class Delivery(Struct, kw_only=True, gc=False, array_like=True):
     """A message leased to one consumer until `leased_until`. A taken message is already done and has no token."""
 
     id: int
-    store_id_or_uuid: int | str
+    uuid_source: int | str
     """A store sets its own id, because most consumers never read the UUID. A server's response has the UUID."""
     queue: str
     payload: bytes
@@ -209,7 +209,7 @@ class Delivery(Struct, kw_only=True, gc=False, array_like=True):
 
     @property
     def uuid(self) -> str:
-        known = self.store_id_or_uuid
+        known = self.uuid_source
         return known if isinstance(known, str) else message_uuid(self.id, self.created_at, known)
 
 
@@ -318,6 +318,10 @@ class Depth(Struct, gc=False):
     archived: int = 0
 
 
+def current_depth(info: QueueInfo) -> Depth:
+    return Depth(info.ready, info.scheduled, info.leased, info.dead, info.archived)
+
+
 class Span(Struct, gc=False):
     """One step of a window: the events in it, and the depth at its end."""
 
@@ -334,6 +338,14 @@ class RollUp(Struct):
     """Depth at the start of the window."""
     spans: list[Span]
     """Steps with events, oldest first."""
+
+    def steps(self, window: Window) -> Iterator[Span]:
+        """Yield a span for each step of the window, also for those without events."""
+        spans, depth = {span.minute: span for span in self.spans}, self.before
+        for start in window.starts:
+            span = spans.get(start) or Span(start, Totals(), depth)
+            depth = span.depth
+            yield span
 
 
 # `wait_ms`, `service_ms` and `total_ms`: p50, p95 and p99.

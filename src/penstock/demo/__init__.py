@@ -1,1 +1,1 @@
-"""A shop that never closes: traffic through every face of a server, for `penstock demo`."""
+"""A simulated shop that uses the queues and streams of a server, for `penstock demo`."""

@@ -129,8 +129,8 @@ def demo(settings: Settings, *, spark: bool, pace: float) -> Iterator[tuple[Demo
         yield server, shop, refreshing
 
 
-def first_chart(refreshing: Refreshing, stop: StopFlag, waiting: Callable[[float], None]) -> float | None:
-    """How long it took, telling meanwhile; None when stopped before."""
+def await_first_chart(refreshing: Refreshing, stop: StopFlag, waiting: Callable[[float], None]) -> float | None:
+    """Return after how many seconds the report was drawn; None if stopped before. `waiting` gets the time so far."""
     began = time.monotonic()
     while not stop.wait(LOOK_SECONDS):
         waiting(time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""The journal of a PostgreSQL store: a stream in the stream tables, filled from the spool."""
+"""The journal of a PostgreSQL store: a stream in the stream tables, filled from recorded events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import UnknownStream
 from penstock.journal.drainer import NAME
 from penstock.journal.postgres_outbox import JournalOutbox
-from penstock.journal.reader import EARLIEST, JournalPage, events_of
+from penstock.journal.reader import EARLIEST, Journal
 from penstock.log.consumers import Kind, check_consumer_name
 from penstock.log.model import MIB, Consumer, LogPage, SegmentInfo
 from penstock.log.postgres import maintenance, reader
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class PostgresJournal:
-    """Reads the journal like `JournalReader`. Thread-safe."""
+class PostgresJournal(Journal):
+    """Reads the journal in the stream tables."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -53,18 +53,6 @@ class PostgresJournal:
             return maintenance.segments(self._database, JOURNAL)[0]
         except UnknownStream:
             return []
-
-    def read(
-        self,
-        offset: int = EARLIEST,
-        *,
-        limit: int = 1_000,
-        bytes_max: int = MIB,
-        queue: str | None = None,
-        kinds: Sequence[str] | None = None,
-    ) -> JournalPage:
-        page = self.records(offset, limit=limit, bytes_max=bytes_max)
-        return JournalPage(events_of(page.records, queue, kinds), page.next)
 
     def records(self, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> LogPage:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,8 +41,65 @@ def events_of(records: Iterable[LogRecord], queue: str | None, kinds: Sequence[s
     ]
 
 
-class JournalReader:
-    """Reads a journal in a folder. Thread-safe. A journal that does not exist yet is empty, not an error."""
+class Journal(ABC):
+    """Reads a journal, in log files beside SQLite or in PostgreSQL tables. Thread-safe. One that does not exist yet is
+    empty, not an error."""
+
+    @property
+    @abstractmethod
+    def uid(self) -> str:
+        """The same for as long as offsets mean the same events; empty before the first."""
+
+    @property
+    @abstractmethod
+    def first_offset(self) -> int: ...
+
+    @abstractmethod
+    def next_offset(self, name: str = NAME) -> int: ...
+
+    @abstractmethod
+    def listen(self, name: str, listener: Callable[[], None]) -> Callable[[], None] | None:
+        """Call `listener` after new events; return None if they have to be polled for."""
+
+    @abstractmethod
+    def segments(self) -> list[SegmentInfo]: ...
+
+    def read(
+        self,
+        offset: int = EARLIEST,
+        *,
+        limit: int = 1_000,
+        bytes_max: int = MIB,
+        queue: str | None = None,
+        kinds: Sequence[str] | None = None,
+    ) -> JournalPage:
+        """Read the events of up to `limit` records, each of which may cover many messages."""
+        page = self.records(offset, limit=limit, bytes_max=bytes_max)
+        return JournalPage(events_of(page.records, queue, kinds), page.next)
+
+    @abstractmethod
+    def records(self, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> LogPage:
+        """Read undecoded records, for callers that need little of each."""
+
+    @abstractmethod
+    def read_arrow(self, offset: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]: ...
+
+    @abstractmethod
+    def consumers(self) -> list[Consumer]:
+        """Return the consumers with positions and lag."""
+
+    @abstractmethod
+    def commit(self, consumer: str, offset: int, *, force: bool = False, kind: Kind = "consumer") -> Consumer: ...
+
+    @abstractmethod
+    def forget(self, consumer: str) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class JournalReader(Journal):
+    """Reads a journal in a folder."""
 
     def __init__(self, folder: Path, *, clock: Clock = system_clock) -> None:
         self.folder = folder
@@ -75,21 +133,7 @@ class JournalReader:
         log = self._open()
         return [] if log is None else log.segments()
 
-    def read(
-        self,
-        offset: int = EARLIEST,
-        *,
-        limit: int = 1_000,
-        bytes_max: int = MIB,
-        queue: str | None = None,
-        kinds: Sequence[str] | None = None,
-    ) -> JournalPage:
-        """Read the events of up to `limit` records, each of which may cover many messages."""
-        page = self.records(offset, limit=limit, bytes_max=bytes_max)
-        return JournalPage(events_of(page.records, queue, kinds), page.next)
-
     def records(self, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> LogPage:
-        """Read undecoded records, for callers that need little of each."""
         log = self._open()
         if log is None:
             return LogPage([], max(offset, 0))
@@ -103,7 +147,6 @@ class JournalReader:
             yield from batches(log, offset, end, SCHEMA.names if columns is None else columns)
 
     def consumers(self) -> list[Consumer]:
-        """Return the consumers with positions and lag."""
         positions = self._positions()
         end, first = self.next_offset(), self.first_offset
         return [] if positions is None else [_with_lag(each, first, end) for each in positions.all().values()]

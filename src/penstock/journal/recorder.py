@@ -162,11 +162,11 @@ class Recorder:
         return not self._records and self._tells_of in (0, queue_id) and self._size + more_bytes <= WAIT_BYTES_MAX
 
     def mark(self) -> int:
-        """Return a savepoint for `go_back`."""
+        """Return a savepoint for `roll_back_to`."""
         self._flush()
         return len(self._records)
 
-    def go_back(self, mark: int) -> None:
+    def roll_back_to(self, mark: int) -> None:
         self._forget_groups()
         del self._records[mark:]
 

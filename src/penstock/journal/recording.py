@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.core.ids import ID_MAX
 from penstock.core.model import Delivery, QueueInfo, QueueOptions, decode_options
-from penstock.journal.events import BODY_BYTES_MAX, Kind, encode_detail
+from penstock.journal.events import BODY_BYTES_MAX, EventFlag, Kind, encode_detail
 from penstock.journal.recorder import Named, Recorder
 
 NO_MESSAGE = (0, 0, 0, 0, 0, 0, 0, 0)
@@ -144,6 +144,22 @@ def record_leased(
         0,
     )
     tx.journal.note_columns(Kind.LEASED, queue, len(ids), columns, marks, worker_details(workers))
+
+
+def record_taken(
+    tx: JournalTransaction,
+    queue: JournalledQueue,
+    messages: Sequence[Delivery],
+    first_leased: Mapping[int, int],
+    details: Sequence[bytes] | None,
+) -> None:
+    """Record messages that were leased and acknowledged in one step."""
+    record_leased(tx, queue, messages, [None] * len(messages), first_leased)
+    now = tx.now
+    rows = [
+        (each.id, each.created_at, first_leased.get(each.id, now), now, 0, each.attempts, 0, 0) for each in messages
+    ]
+    tx.journal.note(Kind.ACKED, queue, rows, EventFlag.KEPT if queue.options.archive_ms != 0 else 0, details)
 
 
 def record_leased_plain(

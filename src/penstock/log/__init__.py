@@ -1,1 +1,1 @@
-"""The log, which records: segments on disk, readers without locks, and consumers with durable positions."""
+"""Streams: logs of records in segment files, read without locks, and consumers with durable positions."""

@@ -32,7 +32,7 @@ class ActiveSegment:
     index_fd: int
     sums_fd: int
     ends: array[int] = field(default_factory=lambda: array("I"))
-    """Where each published record ends. The writer reads by these, whatever happens to the index on disk."""
+    """Positions where published records end. The writer relies on these and not on the index file."""
     size: int = 0
     ends_sum: int = 0
     block_sum: int | None = 0

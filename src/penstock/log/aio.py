@@ -64,7 +64,7 @@ class AsyncStreams:
             return
         outcomes: Sequence[Any]
         try:
-            outcomes = await self._carry_out(name, [payloads for payloads, _ in group])
+            outcomes = await self._execute(name, [payloads for payloads, _ in group])
         except PenstockError as error:
             outcomes = [copy(error) for _ in group]
         except Exception as error:
@@ -77,7 +77,7 @@ class AsyncStreams:
             else:
                 future.set_result(outcome)
 
-    async def _carry_out(self, name: str, batches: list[Sequence[Payload]]) -> Sequence[Any]:
+    async def _execute(self, name: str, batches: list[Sequence[Payload]]) -> Sequence[Any]:
         loop = asyncio.get_running_loop()
         prepared = self.streams.prepare(name, batches)
         if prepared is None:

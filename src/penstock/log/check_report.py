@@ -43,7 +43,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     repaired: bool = False
 
     @property
-    def loses(self) -> bool:
+    def loses_records(self) -> bool:
         """True if acknowledged records are affected."""
         return self.trouble in (DamageKind.CORRUPT, DamageKind.LOST, DamageKind.MISPLACED, DamageKind.CUT)
 

@@ -86,7 +86,7 @@ def sum_of(ends: array[int], start: int = 0) -> int:
     return int(crc32(ends.tobytes(), start))
 
 
-def vouched(ends: array[int], first: int, manifest: Manifest | None) -> int:
+def count_confirmed(ends: array[int], first: int, manifest: Manifest | None) -> int:
     """Return how many leading entries the manifest confirms."""
     if manifest is None or manifest.active != first or manifest.count > len(ends):
         return 0
@@ -212,5 +212,5 @@ def find_ends(
         return locate(view, start, hints, count=expected, upto=len(view))
     if manifest is None or manifest.active != first:
         return locate(view, start, hints)
-    known = bisect_right(hints, len(view), 0, vouched(hints, first, manifest))
+    known = bisect_right(hints, len(view), 0, count_confirmed(hints, first, manifest))
     return locate(view, start, hints, known=known, count=manifest.count, upto=manifest.bytes)

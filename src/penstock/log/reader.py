@@ -45,7 +45,7 @@ class LogReader:
         self._firsts: list[int] = []
         self._first = 0
         self._last: Segment | None = None
-        self._look_again()
+        self._reload()
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class LogReader:
         """Offset of the next record. Costs two system calls."""
         last = self._last_segment()
         if last.is_superseded():
-            self._look_again()
+            self._reload()
             last = self._last_segment()
         return last.first + last.count
 
@@ -116,7 +116,7 @@ class LogReader:
         """Reopen a segment with a damaged record: it may have been repaired, or only its index is wrong."""
         self._drop(segment.first)
         if segment.misplaced and self._recover():
-            self._look_again()
+            self._reload()
         again = self.segment_of(segment.first)
         if again.sealed or again.rebuilt is not None:
             return again
@@ -141,7 +141,7 @@ class LogReader:
             try:
                 return self._segment(firsts, place)
             except FileNotFoundError:
-                self._look_again()
+                self._reload()
         raise CorruptRecord(self.name, offset, file_name(firsts[place]), None)
 
     def _segment(self, firsts: list[int], place: int) -> Segment:
@@ -169,7 +169,7 @@ class LogReader:
             if self._last is not None and self._last.first == first and self._last.stale():
                 self._last = None
         if self._last is None:
-            self._look_again()
+            self._reload()
 
     def _last_segment(self) -> Segment:
         last = self._last
@@ -177,11 +177,11 @@ class LogReader:
             raise StoreClosed(f"the log of stream {self.name!r} is closed")
         return last
 
-    def _look_again(self) -> None:
+    def _reload(self) -> None:
         """List the segments and verify the index of the last one, recovering the log if necessary."""
         for attempt in range(100):
             try:
-                if self._look():
+                if self._try_reload():
                     return
             except (FileNotFoundError, CannotOpen) as error:
                 if not self.folder.is_dir():
@@ -193,7 +193,7 @@ class LogReader:
             f"the folder of stream {self.name!r} keeps changing", hint="check whether another program writes there"
         )
 
-    def _look(self) -> bool:
+    def _try_reload(self) -> bool:
         manifest = load_manifest(self.folder, self.identity.uid)
         firsts = firsts_in(self.folder)
         first = manifest.first if manifest else firsts[0] if firsts else 0

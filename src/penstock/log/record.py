@@ -137,13 +137,13 @@ def find(buffer: memoryview, start: int, stop: int | None = None, *, followed: b
         at = candidate.start()
         end = end_at(buffer, at)
         left -= 0 if end is None else end - at
-        if end is not None and intact(buffer, at, end) and (not followed or _goes_on(buffer, end)):
+        if end is not None and intact(buffer, at, end) and (not followed or _is_boundary(buffer, end)):
             return at
         start = at + 1
     return None
 
 
-def _goes_on(buffer: memoryview, at: int) -> bool:
+def _is_boundary(buffer: memoryview, at: int) -> bool:
     end = end_at(buffer, at)
     return at == len(buffer) or (end is not None and intact(buffer, at, end))
 

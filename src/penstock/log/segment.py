@@ -10,7 +10,7 @@ from bisect import bisect_right
 from pathlib import Path
 
 from penstock.errors import CorruptRecord
-from penstock.log.index import IndexHeader, count_in, find_ends, locate, read_ends, read_header, sum_of, vouched
+from penstock.log.index import IndexHeader, count_confirmed, count_in, find_ends, locate, read_ends, read_header, sum_of
 from penstock.log.manifest import Identity, Manifest
 from penstock.log.model import LogRecord
 from penstock.log.record import HEADER, HEADER_BYTES, REST_AT, crc32, end_at
@@ -169,7 +169,7 @@ class Segment:
             or (manifest is not None and manifest.active == self.first and manifest.count > len(ends))
         ):
             return False
-        known, view = vouched(ends, self.first, manifest), self.log.map()
+        known, view = count_confirmed(ends, self.first, manifest), self.log.map()
         at = ends[known - 1] if known else self.start
         if at > len(view):
             return False

@@ -157,14 +157,14 @@ class Log(SingleLane, LogReader):
             files.sync_folder(folder.parent)
         return cls(folder, clock=clock, files=files)
 
-    def _look_again(self) -> None:
+    def _reload(self) -> None:
         """Recover on opening only: a writer knows its segments, and recovery must not touch what it is writing."""
         if self._active is None and not self._closed:
-            super()._look_again()
+            super()._reload()
         elif not self.folder.is_dir():
             raise UnknownStream(self.name)
 
-    def _look(self) -> bool:
+    def _try_reload(self) -> bool:
         with typed_errors(f"opening stream {self.name!r}"):
             recovered = recover(self.files, self.folder, self.identity)
         self._active = recovered.active
@@ -258,7 +258,7 @@ class Log(SingleLane, LogReader):
         return 0 if self.active.sealed else self.identity.options.segment_bytes - self.active.size
 
     def _take(self, waiting: deque[Command[Any]]) -> list[Any]:
-        """Those that fit into the active segment, or into a new one; a batch that fits none has one of its own."""
+        """Take the appends that fit into the active segment, or else into a new one; at least one, however large."""
         first: Any = waiting[0]
         if first.size > self._room() and (self.active.count or self.active.sealed):
             self.roll()
@@ -407,13 +407,13 @@ class Log(SingleLane, LogReader):
                 if self._failed is None:
                     self._checkpoint()
             finally:
-                self._let_go()
+                self._close_active()
 
     def abandon(self) -> None:
         """Release everything at once, like a process that dies."""
-        self._let_go()
+        self._close_active()
 
-    def _let_go(self) -> None:
+    def _close_active(self) -> None:
         active, self._active = self._active, None
         if active is not None:
             active.close()

@@ -32,7 +32,7 @@ from penstock.store.request_dedup import RequestWindow
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.connection import connect, mapping_errors, translate
 from penstock.store.sqlite.journal import record_depths
-from penstock.store.sqlite.lease_ranges import expand_all
+from penstock.store.sqlite.lease_ranges import move_out_all
 from penstock.store.sqlite.probe import check_penstock_database
 from penstock.store.sqlite.queues import LAST_ID, SQL, SqliteQueue
 from penstock.store.sqlite.schema import has_journal, migrate
@@ -68,7 +68,7 @@ class SqliteEndpoint:
                 if source:
                     # Both stores have single leases in common.
                     with self.step():
-                        expand_all(self._connection)
+                        move_out_all(self._connection)
         except BaseException:
             self._connection.close()
             raise

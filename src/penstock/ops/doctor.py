@@ -54,7 +54,7 @@ def examine(path: Path) -> list[Diagnosis]:
     findings = [Diagnosis("ok", "sqlite", f"SQLite {sqlite3.sqlite_version}")]
     try:
         with mapping_errors(str(path)):
-            findings += _looks(path)
+            findings += _file_findings(path)
             findings += _logs(path)
     except Damaged as error:
         findings.append(Diagnosis("problem", "file", str(error.args[0]), RESTORE))
@@ -111,7 +111,7 @@ def _commit_setting(connection: Any) -> Iterator[Diagnosis]:
         )
 
 
-def _looks(path: Path) -> Iterator[Diagnosis]:
+def _file_findings(path: Path) -> Iterator[Diagnosis]:
     if not is_penstock_database(path):
         yield Diagnosis("problem", "schema", f"{path} holds no Penstock tables", "is this the right file?")
         return

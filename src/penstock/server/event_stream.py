@@ -17,7 +17,7 @@ from penstock.broker.events import Events, QueueEvent, Subscription
 from penstock.errors import PenstockError
 from penstock.journal.drainer import NAME
 from penstock.journal.events import Event
-from penstock.server.api.journal import Journal
+from penstock.journal.reader import Journal
 from penstock.server.log_waiters import LogWaiters
 
 PAGE_RECORDS = 100

@@ -13,9 +13,8 @@ from penstock.broker.broker import Broker
 from penstock.core.commands import ForgetJournal
 from penstock.errors import PenstockError
 from penstock.journal.drainer import Drain, journal_folder
-from penstock.journal.reader import JournalReader
+from penstock.journal.reader import Journal, JournalReader
 from penstock.log.interface import Streams
-from penstock.server.api.journal import Journal
 from penstock.server.telemetry import LogLines, Metrics
 from penstock.store.sqlite import SqliteStore
 
@@ -89,7 +88,7 @@ class JournalDrainer:
         retry_seconds = RETRY_SECONDS
         while True:
             try:
-                pause = await self._turn()
+                pause = await self._drain_step()
             except Exception as error:
                 await self._fail(error)
                 # Not shortened by a subscriber, so that an error that stays does not keep the server busy.
@@ -131,7 +130,7 @@ class JournalDrainer:
         self.error = error
         self._metrics.journal_failing.set(error is not None)
 
-    async def _turn(self) -> float:
+    async def _drain_step(self) -> float:
         if self._drain is None:
             await self._on_thread(self._open)
             if self._drain is None:

@@ -27,9 +27,6 @@ class StreamCollector(Collector):
             self._appended[stream] = (before[0] + records, before[1] + size)
         self._latency.observe(seconds)
 
-    def describe(self) -> Iterable[Metric]:
-        return []
-
     def collect(self) -> Iterable[Metric]:
         records = CounterMetricFamily(
             "penstock_stream_appended_records", "Records appended by this server.", labels=("stream",)
@@ -46,9 +43,9 @@ class StreamCollector(Collector):
         waiting = GaugeMetricFamily(
             "penstock_stream_reads_waiting", "Reads waiting for a record.", self._service.log_waiters.waiting
         )
-        yield from (records, size, latency, waiting, *self._standing())
+        yield from (records, size, latency, waiting, *self._gauges())
 
-    def _standing(self) -> Iterable[Metric]:
+    def _gauges(self) -> Iterable[Metric]:
         kept = GaugeMetricFamily("penstock_stream_records", "Records in the stream.", labels=("stream",))
         size = GaugeMetricFamily("penstock_stream_bytes", "Bytes of a stream's segments.", labels=("stream",))
         segments = GaugeMetricFamily("penstock_stream_segments", "Segments of a stream.", labels=("stream",))

@@ -172,9 +172,6 @@ class WorkCollector(Collector):
         self._batch.observe(commands)
         self._store.observe(seconds)
 
-    def describe(self) -> Iterable[Metric]:
-        return []
-
     def collect(self) -> Iterable[Metric]:
         requests = CounterMetricFamily(
             "penstock_http_requests", "Requests answered.", labels=("method", "route", "status")
@@ -202,9 +199,6 @@ class BrokerCollector(Collector):
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.cuts = CutFiles(broker.store)
-
-    def describe(self) -> Iterable[Metric]:
-        return []
 
     def collect(self) -> Iterable[Metric]:
         broker = self._broker

@@ -1,1 +1,1 @@
-"""Where messages are remembered."""
+"""Stores of messages: the interface, SQLite and PostgreSQL."""

@@ -6,13 +6,16 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from penstock.core.commands import SettleItem
+import msgspec
+
+from penstock.core.commands import AddKey, Settled, SettledAll, SettleItem
 from penstock.core.ids import ID_MAX, QUEUE_SHIFT
 from penstock.core.model import (
     DAY_MS,
     LEASE_BYTES_MAX,
     Ages,
     Content,
+    Delivery,
     Depth,
     QueueOptions,
     Span,
@@ -20,7 +23,16 @@ from penstock.core.model import (
     StoredMessage,
     Totals,
 )
-from penstock.errors import InvalidInput, InvariantBroken, LeaseTokenRequired, QueueFull, RateLimited
+from penstock.errors import (
+    Conflict,
+    InvalidInput,
+    InvariantBroken,
+    LeaseLost,
+    LeaseTokenRequired,
+    QueueFull,
+    RateLimited,
+    UnknownMessage,
+)
 
 GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
 TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
@@ -131,6 +143,34 @@ def position(after: str | None, start: tuple[int, ...]) -> tuple[int, ...]:
     return found
 
 
+def delivery(
+    message_id: int,
+    attempts: int,
+    created_at: int,
+    body: tuple[Any, ...],
+    queue: str,
+    store_id: int,
+    until: int,
+    token: str,
+) -> Delivery:
+    """Return the delivery of a message; `body`: priority, content, key, headers and payload."""
+    priority, content, key, headers, payload = body
+    return Delivery(
+        id=message_id,
+        uuid_source=store_id,
+        queue=queue,
+        payload=payload,
+        content=CONTENTS[content],
+        priority=priority,
+        attempts=attempts,
+        created_at=created_at,
+        leased_until=until,
+        token=token,
+        key=key,
+        headers=None if headers is None else msgspec.json.decode(headers),
+    )
+
+
 # A lease taken or extended further than this in the future predates a clock that was set back.
 CLOCK_SKEW_MS = 5_000
 LEASE_CHECK_MS = 1_000
@@ -203,13 +243,31 @@ def check_tokens(queue: str, options: QueueOptions, items: Sequence[SettleItem])
                 raise LeaseTokenRequired(queue, item.id)
 
 
-def check_size(queue: str, options: QueueOptions, undone: int, count: int) -> None:
-    if options.max_size is not None and undone + count > options.max_size:
-        raise queue_full(queue, undone, options.max_size)
+KEYS_MAX = 1_000
 
 
-def queue_full(queue: str, undone: int, max_size: int) -> QueueFull:
-    return QueueFull(f"queue {queue!r} is full ({undone} of at most {max_size} messages)", retry_after_ms=1_000)
+def check_key_count(command: AddKey, count: int) -> None:
+    if count >= KEYS_MAX:
+        owner = f"stream {command.stream!r}" if command.queue is None else f"queue {command.queue!r}"
+        raise Conflict(f"{owner} already has {KEYS_MAX} keys", hint="remove some")
+
+
+def require_settled(command: Any, outcome: SettledAll) -> None:
+    """Raise an error if an item of a command inside a transaction was not settled."""
+    for item, result in zip(command.items, outcome.results, strict=True):
+        if result is Settled.STALE:
+            raise LeaseLost(item.id)
+        if result is Settled.UNKNOWN:
+            raise UnknownMessage(command.queue, item.id)
+
+
+def check_size(queue: str, options: QueueOptions, unfinished: int, count: int) -> None:
+    if options.max_size is not None and unfinished + count > options.max_size:
+        raise queue_full(queue, unfinished, options.max_size)
+
+
+def queue_full(queue: str, unfinished: int, max_size: int) -> QueueFull:
+    return QueueFull(f"queue {queue!r} is full ({unfinished} of at most {max_size} messages)", retry_after_ms=1_000)
 
 
 def tokens_left(queue: str, options: QueueOptions, tokens: float | None, elapsed_ms: int, count: int) -> float:

@@ -43,7 +43,7 @@ def admitted(present: Sequence[Presence], known: Iterable[Key], listed: int) -> 
     return found
 
 
-def silent(stale: Iterable[tuple[str, str, int]], holders: dict[str | None, int], now: int) -> list[Key]:
+def silent_workers(stale: Iterable[tuple[str, str, int]], holders: dict[str | None, int], now: int) -> list[Key]:
     """Return the workers with missed heartbeats that hold no messages. A consumer that holds some may be busy."""
     cut = sum(holders.values()) >= LEASES_MET
     return [

@@ -78,14 +78,6 @@ def decode_push(body: bytes) -> BinaryPush:
     return push
 
 
-def decode_poll(body: bytes) -> BinaryPoll:
-    return _poll.decode(body)
-
-
-def decode_ack(body: bytes) -> BinaryAck:
-    return _ack.decode(body)
-
-
 def _check_payloads(messages: Sequence[PushItem]) -> None:
     """Check that payloads are what they are said to be, because other APIs return JSON and text unquoted."""
     check_values([message.payload for message in messages if message.content is Content.JSON])
@@ -152,5 +144,5 @@ class _StrictDecoder(Generic[T]):
 
 
 _push = _StrictDecoder(BinaryPush, BinaryMessage)
-_poll = _StrictDecoder(BinaryPoll, BinarySettle)
-_ack = _StrictDecoder(BinaryAck, BinarySettle)
+decode_poll = _StrictDecoder(BinaryPoll, BinarySettle).decode
+decode_ack = _StrictDecoder(BinaryAck, BinarySettle).decode

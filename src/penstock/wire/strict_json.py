@@ -142,10 +142,10 @@ def _is_canonical(body: bytes | msgspec.Raw, containers: int) -> bool:
     except ValueError:
         return False
     again = _encode(value)
-    return again == body or _squeezed(again) == _squeezed(bytes(body))
+    return again == body or _without_white_space(again) == _without_white_space(bytes(body))
 
 
-def _squeezed(body: bytes) -> bytes:
+def _without_white_space(body: bytes) -> bytes:
     return body.translate(None, WHITE_SPACE)
 
 
@@ -223,8 +223,8 @@ class _Outline:
         found = msgspec.structs.asdict(self._decoder.decode(body))
         members = {name: bytes(raw) for name, raw in found.items() if raw is not msgspec.UNSET}
         # Quotes and a colon, a comma between them, and the braces. What is longer has repeated or escaped names.
-        length = sum(len(name) + 3 + len(_squeezed(raw)) for name, raw in members.items())
-        if length + max(0, len(members) - 1) + 2 != len(_squeezed(body)):
+        length = sum(len(name) + 3 + len(_without_white_space(raw)) for name, raw in members.items())
+        if length + max(0, len(members) - 1) + 2 != len(_without_white_space(body)):
             check_tokens(body)
         for name, member in members.items():
             for value in self._values(name, member):

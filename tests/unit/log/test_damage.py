@@ -245,7 +245,7 @@ def test_a_missing_last_segment_is_named_and_its_offsets_are_not_reused(folder: 
     for suffix in [".log", SUMS] + [INDEX] * with_index:
         last.with_suffix(suffix).unlink()
     with Log(folder) as log:
-        assert [(each.trouble, each.first, each.last) for each in log.findings if each.loses] == [
+        assert [(each.trouble, each.first, each.last) for each in log.findings if each.loses_records] == [
             (DamageKind.LOST, int(last.stem), COUNT - 1)
         ]
         assert log.append([payload(COUNT)]).first == COUNT

@@ -46,7 +46,7 @@ def test_a_last_record_torn_at_any_byte_is_named_and_all_others_are_served(tmp_p
             path.unlink()
         elif index == "behind":
             path.write_bytes(path.read_bytes()[:-20])
-        assert any(each.loses for each in check(folder, "s").findings)
+        assert any(each.loses_records for each in check(folder, "s").findings)
         with Log(folder) as log:
             served, damaged = read_all(log)
             assert_true(served)
@@ -62,7 +62,7 @@ def test_a_tail_lost_at_a_record_boundary_is_noticed(folder: Path) -> None:
         file.truncate(at)
     segment_files(folder, INDEX)[0].unlink()
     with Log(folder) as log:
-        assert [(each.trouble, each.first, each.last) for each in log.findings if each.loses] == [
+        assert [(each.trouble, each.first, each.last) for each in log.findings if each.loses_records] == [
             (DamageKind.LOST, 20, COUNT - 1)
         ]
         assert log.append([b"x"]).first == COUNT

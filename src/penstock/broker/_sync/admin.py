@@ -1,7 +1,5 @@
-"""Queue operations for all APIs; message operations are in the broker.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
-"""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""Queue operations for all APIs; message operations are in the broker."""
 
 from __future__ import annotations
 
@@ -11,38 +9,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.broker.dead_letters import (
+    back_to_origin,
     error_of,
     forwarded,
     info_of_dead_letters,
     origin_of,
-    returned,
     stats_of_dead_letters,
 )
 from penstock.broker.events import Events
 from penstock.broker.waiters_threads import ThreadWaiters
 from penstock.broker.workers import WorkerRegistry
-from penstock.core.commands import (
-    AddKey,
-    AddStreamKey,
-    Beaten,
-    CatchUp,
-    CatchUpJournal,
-    Configure,
-    ConfigureOutcome,
-    Drop,
-    ForgetJournal,
-    Move,
-    Pause,
-    Purge,
-    Redrive,
-    RedriveOutcome,
-    Remove,
-    RemoveKey,
-    RemoveStreamKeys,
-    SetSecret,
-    Sweep,
-    Swept,
-)
+from penstock.core import commands
 from penstock.core.error_groups import is_wanted
 from penstock.core.ids import DLQ_SUFFIX, check_new_queue_name, check_queue_name
 from penstock.core.limits import Limits, check_range, check_text
@@ -160,13 +137,13 @@ class Administration:
 
     def _catch_up(self, queue: str) -> None:
         check_queue_name(queue)
-        while (self._commit(CatchUp(queue=queue))).more:
+        while (self._commit(commands.CatchUp(queue=queue))).more:
             pass
 
     def remove(self, queue: str, ids: Sequence[int]) -> int:
         if len(ids) > self.limits.batch_messages:
             raise BatchTooLarge(f"{len(ids)} ids in one batch", hint=f"at most {self.limits.batch_messages}")
-        removed = (self._commit(Remove(queue=check_queue_name(queue), ids=ids))).removed
+        removed = (self._commit(commands.Remove(queue=check_queue_name(queue), ids=ids))).removed
         # Removed leases may free slots of a queue's in-flight limit.
         self._waiters.wake(queue, removed)
         self.events.publish(queue, "removed", count=removed)
@@ -178,7 +155,7 @@ class Administration:
         removed = 0
         up_to_id: int | None = None
         while True:
-            step = self._commit(Purge(queue=queue, states=states, up_to_id=up_to_id))
+            step = self._commit(commands.Purge(queue=queue, states=states, up_to_id=up_to_id))
             removed += step.removed
             up_to_id = step.up_to_id
             if not step.more:
@@ -197,7 +174,7 @@ class Administration:
         rate_per_s: float | None = None,
         dry_run: bool = False,
         by: str | None = None,
-    ) -> RedriveOutcome:
+    ) -> commands.RedriveOutcome:
         """Move dead letters back into their queue; those that die meanwhile stay. `by` is for the journal.
 
         If the queue names another for its dead letters, those of its own that are there come back, too.
@@ -209,7 +186,7 @@ class Administration:
             # The clock may have been set back since the messages died.
             newest, _ = self._committer.call(lambda: self.store.peek(queue, state=State.DEAD))
             died_before = max([self._clock(), *(message.finished_at or 0 for message in newest)])
-        command = Redrive(
+        command = commands.Redrive(
             queue=queue,
             ids=ids,
             error_contains=error_contains,
@@ -227,8 +204,8 @@ class Administration:
         self.events.publish(queue, "redriven", count=total.moved)
         return total
 
-    def _redrive_own(self, command: Redrive, rate_per_s: float | None) -> RedriveOutcome:
-        total = RedriveOutcome(0, 0)
+    def _redrive_own(self, command: commands.Redrive, rate_per_s: float | None) -> commands.RedriveOutcome:
+        total = commands.RedriveOutcome(0, 0)
         while True:
             step = self._commit(command)
             total.matched += step.matched
@@ -241,7 +218,7 @@ class Administration:
                 self._waiters.sleep(step.moved / rate_per_s)
 
     def _redrive_forwarded(
-        self, source: str, command: Redrive, rate_per_s: float | None, total: RedriveOutcome
+        self, source: str, command: commands.Redrive, rate_per_s: float | None, total: commands.RedriveOutcome
     ) -> None:
         """Redrive messages that died in a queue and were forwarded to its dead-letter queue."""
         home = command.queue.removesuffix(DLQ_SUFFIX)
@@ -255,10 +232,10 @@ class Administration:
                     found, after = self._committer.call(look)
                 except UnknownQueue:
                     return
-                items = [returned(each) for each in found if _is_wanted(each, home, command)]
+                items = [back_to_origin(each) for each in found if _is_wanted(each, home, command)]
                 total.matched += len(items)
                 if items and not command.dry_run:
-                    move = Move(queue=source, target=home, state=state, items=items)
+                    move = commands.Move(queue=source, target=home, state=state, items=items)
                     moved = (self._commit(move)).removed
                     total.moved += moved
                     self._waiters.wake(home, moved)
@@ -284,7 +261,7 @@ class Administration:
             if items:
                 stay = False
                 try:
-                    step = self._commit(Move(queue=queue, target=target, state=State.DEAD, items=items))
+                    step = self._commit(commands.Move(queue=queue, target=target, state=State.DEAD, items=items))
                 except UnknownQueue:
                     break
                 moved += step.removed
@@ -297,9 +274,9 @@ class Administration:
             self.events.publish(target, "pushed", count=moved)
         return moved
 
-    def sweep(self, *, days_kept: int = 30) -> Swept:
+    def sweep(self, *, days_kept: int = 30) -> commands.Swept:
         """Run one bounded step of time-based transitions in all queues. `days_kept`: retention of roll-ups."""
-        swept = self._commit(Sweep(minutes_kept=days_kept * 24 * 60))
+        swept = self._commit(commands.Sweep(minutes_kept=days_kept * 24 * 60))
         for queue in swept.queues:
             self._waiters.wake(queue + DLQ_SUFFIX, 1)
         forwarders = self._committer.call(self.store.forwarders)
@@ -308,11 +285,11 @@ class Administration:
             self.forward_dead(queue)
         return swept
 
-    def beat(self) -> Beaten:
+    def beat(self) -> commands.Beaten:
         """Send a heartbeat of the workers here, and remove stale workers."""
         return self._commit(self.worker_registry.beat())
 
-    def leave(self) -> Beaten:
+    def leave(self) -> commands.Beaten:
         """Report that all workers of this process have left."""
         return self._commit(self.worker_registry.leave())
 
@@ -328,7 +305,7 @@ class Administration:
         *,
         create: QueueOptions | None = None,
         exact: bool = False,
-    ) -> ConfigureOutcome:
+    ) -> commands.ConfigureOutcome:
         """Change a queue's options; with `create`, create it if it does not exist."""
         if queue.endswith(DLQ_SUFFIX):
             return self._configure_dead(queue, changes or {})
@@ -346,16 +323,18 @@ class Administration:
             exactly = create if exact else None
             wanted = (exactly or found.options).changed(changes or {})
             if wanted == found.options:
-                return ConfigureOutcome(found, created=False, changed=False)
+                return commands.ConfigureOutcome(found, created=False, changed=False)
             if exactly is not None:
                 raise QueueExists(queue, wanted.differing(found.options))
-        configured = self._commit(Configure(queue=queue, changes=changes or {}, create=create, exact=exact))
+        configured = self._commit(
+            commands.Configure(queue=queue, changes=changes or {}, create=create, exact=exact)
+        )
         self._waiters.wake(queue, 1)
         if configured.changed:
             self.forward_dead(queue)
         return configured
 
-    def _configure_dead(self, queue: str, changes: dict[str, Any]) -> ConfigureOutcome:
+    def _configure_dead(self, queue: str, changes: dict[str, Any]) -> commands.ConfigureOutcome:
         """Raise: `<queue>.dlq` exists as long as its queue does and has no options of its own."""
         info = self.find_queue(queue)
         if info is None:
@@ -368,7 +347,7 @@ class Administration:
                 field=next(iter(changes)),
                 hint=f"set them on {home!r}, or let it name another queue as its dlq",
             )
-        return ConfigureOutcome(info, created=False, changed=False)
+        return commands.ConfigureOutcome(info, created=False, changed=False)
 
     def _checked_dlq(self, queue: str, name: str) -> bool | str:
         """Check the option `dlq` of a queue."""
@@ -398,7 +377,7 @@ class Administration:
 
     def pause(self, queue: str, *, paused: bool = True) -> QueueInfo:
         """Pause or resume leasing; pushes continue."""
-        configured = self._commit(Pause(queue=check_queue_name(queue), paused=paused))
+        configured = self._commit(commands.Pause(queue=check_queue_name(queue), paused=paused))
         if not paused:
             self._waiters.wake(queue, max(1, configured.info.ready))
         self.events.publish(queue, "paused" if paused else "resumed")
@@ -413,50 +392,54 @@ class Administration:
                 f"{queue!r} goes with its queue", field="queue", hint="purge it, or set the queue's option dlq to false"
             )
         removed = self.purge(queue, ALL_STATES) if force else 0
-        removed += (self._commit(Drop(queue=queue, force=force))).removed
+        removed += (self._commit(commands.Drop(queue=queue, force=force))).removed
         # Wake its waiters, which then find that the queue is gone.
         self._waiters.wake(queue, 1)
         self._waiters.wake_one(queue + DLQ_SUFFIX)
         self.events.publish(queue, "dropped")
         return removed
 
-    def add_key(self, queue: str, *, id: str, name: str, hash: bytes, rights: Sequence[str]) -> ApiKey:
-        command = AddKey(queue=check_queue_name(queue), id=id, name=name, hash=hash, rights=rights)
-        return self._commit(command)
+    def add_key(
+        self,
+        *,
+        queue: str | None = None,
+        stream: str | None = None,
+        id: str,
+        name: str,
+        hash: bytes,
+        rights: Sequence[str],
+    ) -> ApiKey:
+        """Add an API key to a queue or a stream."""
+        check_queue_name(queue or stream or "")
+        return self._commit(
+            commands.AddKey(queue=queue, stream=stream, id=id, name=name, hash=hash, rights=rights)
+        )
 
-    def remove_key(self, queue: str, key_id: str) -> bool:
-        return (self._commit(RemoveKey(queue=check_queue_name(queue), id=key_id))).removed > 0
+    def remove_keys(
+        self, key_id: str | None = None, *, queue: str | None = None, stream: str | None = None
+    ) -> bool:
+        """Revoke one key of a queue or a stream, or all; return True if there was one."""
+        check_queue_name(queue or stream or "")
+        return (self._commit(commands.RemoveKeys(queue=queue, stream=stream, id=key_id))).removed > 0
 
-    def add_stream_key(self, stream: str, *, id: str, name: str, hash: bytes, rights: Sequence[str]) -> ApiKey:
-        command = AddStreamKey(stream=check_queue_name(stream), id=id, name=name, hash=hash, rights=rights)
-        return self._commit(command)
-
-    def remove_stream_keys(self, stream: str, key_id: str | None = None) -> bool:
-        """Revoke one key or all; return True if there was one."""
-        return (self._commit(RemoveStreamKeys(stream=check_queue_name(stream), id=key_id))).removed > 0
-
-    def list_stream_keys(self, stream: str) -> list[ApiKey]:
-        check_queue_name(stream)
-        return self._committer.call(lambda: self.store.list_stream_keys(stream))
+    def list_keys(self, *, queue: str | None = None, stream: str | None = None) -> list[ApiKey]:
+        check_queue_name(queue or stream or "")
+        return self._committer.call(lambda: self.store.list_keys(queue, stream=stream))
 
     def find_key(self, key_id: str) -> ApiKey | None:
         return self._committer.call(lambda: self.store.find_key(key_id))
 
-    def list_keys(self, queue: str) -> list[ApiKey]:
-        check_queue_name(queue)
-        return self._committer.call(lambda: self.store.list_keys(queue))
-
     def set_secret(self, queue: str, secret: str | None) -> None:
         """Require messages to be signed with this secret; None accepts unsigned ones."""
-        self._commit(SetSecret(queue=check_queue_name(queue), secret=secret))
+        self._commit(commands.SetSecret(queue=check_queue_name(queue), secret=secret))
 
     def find_secret(self, queue: str) -> str | None:
         return self._committer.call(lambda: self.store.find_secret(queue))
 
     def catch_up_journal(self) -> None:
-        self._committer.submit(CatchUpJournal())
+        self._committer.submit(commands.CatchUpJournal())
 
-    def forget_journal(self, command: ForgetJournal) -> None:
+    def forget_journal(self, command: commands.ForgetJournal) -> None:
         """Delete events that the journal contains."""
         self._commit(command)
 
@@ -481,7 +464,7 @@ def _peek_at(
     return [message for message in found if message is not None and message.state is state], following
 
 
-def _is_wanted(message: StoredMessage, origin: str, command: Redrive) -> bool:
+def _is_wanted(message: StoredMessage, origin: str, command: commands.Redrive) -> bool:
     """Return True if a message died in this queue and is to be redriven."""
     return (
         origin_of(message) == origin

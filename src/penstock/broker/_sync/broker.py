@@ -1,7 +1,7 @@
+# Made by tools/unasync.py from the asynchronous twin: change that.
 """Message operations for all APIs. Each checks its arguments, submits a command to the store and wakes waiters.
 
 Queue operations are in `penstock.broker._sync.admin`.
-This is the asynchronous broker; tools/unasync.py generates `penstock.broker._sync.broker` from it.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Broker(Administration):
                     leased = Leased([], wake_at=self._clock() + AWAY_MS)
             finally:
                 if ticket is not None:
-                    self._waiters.looked(ticket)
+                    self._waiters.finish_check(ticket)
             if leased.messages:
                 self._waiters.wake_next(topic)
                 for name in {message.queue for message in leased.messages}:

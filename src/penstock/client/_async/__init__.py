@@ -1,1 +1,1 @@
-"""The client, asynchronous here and synchronous in `_sync`."""
+"""The client, asynchronous here; tools/unasync.py makes its synchronous twin in `_sync` from it."""

@@ -1,8 +1,6 @@
 """Acknowledges a worker's finished messages in the background, many with one request.
 
 A message whose ack was not answered when the process dies is delivered again, as after any crash before an ack.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 There is no timer unless `linger` is set: while one request is in flight, the next batch gathers. The first caller to
 find a free lane leads: it sends one request for all waiting callers, then hands the lead to the next. Each caller gets
 its own result or error.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The client, for a file, a database or a server.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
-"""
+"""The client, for a file, a database or a server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sends requests to a server: retries where that is safe, and raises the server's errors as exceptions.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
-"""
+"""Sends requests to a server: retries where that is safe, and raises the server's errors as exceptions."""
 
 from __future__ import annotations
 

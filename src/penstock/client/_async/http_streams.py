@@ -1,7 +1,4 @@
-"""Streams over HTTP. Concurrent appends are batched, and have idempotency keys so that they can be retried.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
-"""
+"""Streams over HTTP. Concurrent appends are batched, and have idempotency keys so that they can be retried."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The client's operations over HTTP. Concurrent calls are batched; pushes have keys so that they can be retried.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
-"""
+"""The client's operations over HTTP. Concurrent calls are batched; pushes have keys so that they can be retried."""
 
 from __future__ import annotations
 

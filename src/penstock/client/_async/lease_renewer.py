@@ -1,7 +1,4 @@
-"""Extends the leases of messages in progress, in the background, many with one request.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
-"""
+"""Extends the leases of messages in progress, in the background, many with one request."""
 
 from __future__ import annotations
 
@@ -140,7 +137,7 @@ class LeaseRenewer:
             if message is None or message.settled or message.lost:
                 self._drop(renewal, message)
             elif renewal.is_held:
-                if self._give_back(renewal, message):
+                if self._withdraw(renewal, message):
                     held.setdefault(renewal.queue, []).append(renewal.item)
             elif renewal.until <= now:
                 await self._give_up(renewal, message)
@@ -152,7 +149,7 @@ class LeaseRenewer:
         for queue, items in held.items():
             await self._release(queue, items)
 
-    def _give_back(self, renewal: Renewal, message: LeasedMessage) -> bool:
+    def _withdraw(self, renewal: Renewal, message: LeasedMessage) -> bool:
         """Take a held message away from its consumer, unless the consumer has just started it."""
         with self._mutex:
             key = (renewal.item.id, str(renewal.item.token))

@@ -1,7 +1,4 @@
-"""A leased message.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
-"""
+"""A leased message."""
 
 from __future__ import annotations
 

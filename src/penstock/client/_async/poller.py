@@ -3,8 +3,6 @@
 One poll waits at the server. A caller that arrives meanwhile first checks without waiting, batched with others, and
 then waits for the next poll. The callers never lease more than they requested together. A message for a caller that
 has left goes to the next caller, or back to the queue.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
 """
 
 from __future__ import annotations

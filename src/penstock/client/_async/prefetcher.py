@@ -1,8 +1,6 @@
 """Leases messages ahead of a worker's handlers, so that none of them waits for a round trip.
 
 How far ahead follows from the handler's pace. Messages that do not start in time go back to the queue.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
 """
 
 from __future__ import annotations

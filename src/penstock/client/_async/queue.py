@@ -1,7 +1,4 @@
-"""Operations of one queue.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
-"""
+"""Operations of one queue."""
 
 from __future__ import annotations
 

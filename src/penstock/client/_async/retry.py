@@ -1,7 +1,4 @@
-"""The retry policy.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
-"""
+"""The retry policy."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Streams beside a SQLite file or in a database, used directly from this process.
 
 Only one process at a time can append to a stream in files; all may read it.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The client's operations directly on a store. Concurrent calls already share a commit, so nothing is batched here.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
-"""
+"""The client's operations directly on a store. Concurrent calls already share a commit, so nothing is batched here."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ class StoreTransport:
         self.where = where
         self._retry_for = retry_for
         self._durability = durability
-        self._attends = self._closed = False
+        self._sends_heartbeats = self._closed = False
 
     @cached_property
     def streams(self) -> StoreStreams:
@@ -84,15 +81,15 @@ class StoreTransport:
                 queue, limit=limit, lease_ms=lease_ms, wait_ms=round(patience * 1000), worker=worker
             )
             if worker is not None:
-                await self._attend()
+                await self._send_due_heartbeat()
             if messages or left <= patience or (stop is not None and stop.is_set):
                 return messages
 
-    async def _attend(self) -> None:
+    async def _send_due_heartbeat(self) -> None:
         """Register this process and its consumers as workers, as no server sends heartbeats for them."""
         worker_registry = self.broker.worker_registry
         if worker_registry.due():
-            self._attends = True
+            self._sends_heartbeats = True
             worker_registry.host, worker_registry.pid = socket.gethostname(), os.getpid()
             with suppress(StoreError):
                 await self.broker.beat()
@@ -206,8 +203,8 @@ class StoreTransport:
         self._closed = True
         if "streams" in vars(self):
             await self.streams.close()
-        if self._attends:
-            self._attends = False
+        if self._sends_heartbeats:
+            self._sends_heartbeats = False
             with suppress(StoreError):
                 await self.broker.leave()
         await self.broker.close()

@@ -1,7 +1,4 @@
-"""Operations of one stream.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
-"""
+"""Operations of one stream."""
 
 from __future__ import annotations
 

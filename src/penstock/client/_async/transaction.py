@@ -1,7 +1,4 @@
-"""Ack, nack and push, all or nothing.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
-"""
+"""Ack, nack and push, all or nothing."""
 
 from __future__ import annotations
 

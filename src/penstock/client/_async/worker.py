@@ -1,7 +1,4 @@
-"""A worker: runs a function on each message of a queue, several at a time, until stopped.
-
-This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
-"""
+"""A worker: runs a function on each message of a queue, several at a time, until stopped."""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
-"""The client, asynchronous here and synchronous in `_sync`."""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""The client, asynchronous here; tools/unasync.py makes its synchronous twin in `_sync` from it."""

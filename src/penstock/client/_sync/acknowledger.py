@@ -1,8 +1,7 @@
+# Made by tools/unasync.py from the asynchronous twin: change that.
 """Acknowledges a worker's finished messages in the background, many with one request.
 
 A message whose ack was not answered when the process dies is delivered again, as after any crash before an ack.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
 """
 
 from __future__ import annotations

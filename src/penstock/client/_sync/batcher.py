@@ -1,10 +1,9 @@
+# Made by tools/unasync.py from the asynchronous twin: change that.
 """Batches concurrent calls into one request.
 
 There is no timer unless `linger` is set: while one request is in flight, the next batch gathers. The first caller to
 find a free lane leads: it sends one request for all waiting callers, then hands the lead to the next. Each caller gets
 its own result or error.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
 """
 
 from __future__ import annotations

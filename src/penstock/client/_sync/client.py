@@ -1,7 +1,5 @@
-"""The client, for a file, a database or a server.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
-"""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""The client, for a file, a database or a server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Sends requests to a server: retries where that is safe, and raises the server's errors as exceptions.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
-"""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""Sends requests to a server: retries where that is safe, and raises the server's errors as exceptions."""
 
 from __future__ import annotations
 

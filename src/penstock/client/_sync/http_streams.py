@@ -1,7 +1,5 @@
-"""Streams over HTTP. Concurrent appends are batched, and have idempotency keys so that they can be retried.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
-"""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""Streams over HTTP. Concurrent appends are batched, and have idempotency keys so that they can be retried."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The client's operations over HTTP. Concurrent calls are batched; pushes have keys so that they can be retried.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
-"""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""The client's operations over HTTP. Concurrent calls are batched; pushes have keys so that they can be retried."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Extends the leases of messages in progress, in the background, many with one request.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
-"""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""Extends the leases of messages in progress, in the background, many with one request."""
 
 from __future__ import annotations
 
@@ -140,7 +138,7 @@ class LeaseRenewer:
             if message is None or message.settled or message.lost:
                 self._drop(renewal, message)
             elif renewal.is_held:
-                if self._give_back(renewal, message):
+                if self._withdraw(renewal, message):
                     held.setdefault(renewal.queue, []).append(renewal.item)
             elif renewal.until <= now:
                 self._give_up(renewal, message)
@@ -152,7 +150,7 @@ class LeaseRenewer:
         for queue, items in held.items():
             self._release(queue, items)
 
-    def _give_back(self, renewal: Renewal, message: LeasedMessage) -> bool:
+    def _withdraw(self, renewal: Renewal, message: LeasedMessage) -> bool:
         """Take a held message away from its consumer, unless the consumer has just started it."""
         with self._mutex:
             key = (renewal.item.id, str(renewal.item.token))

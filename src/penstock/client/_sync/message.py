@@ -1,7 +1,5 @@
-"""A leased message.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
-"""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""A leased message."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
+# Made by tools/unasync.py from the asynchronous twin: change that.
 """Shares long polls between callers that wait for messages of one queue.
 
 One poll waits at the server. A caller that arrives meanwhile first checks without waiting, batched with others, and
 then waits for the next poll. The callers never lease more than they requested together. A message for a caller that
 has left goes to the next caller, or back to the queue.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
+# Made by tools/unasync.py from the asynchronous twin: change that.
 """Leases messages ahead of a worker's handlers, so that none of them waits for a round trip.
 
 How far ahead follows from the handler's pace. Messages that do not start in time go back to the queue.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
 """
 
 from __future__ import annotations

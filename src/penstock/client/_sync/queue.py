@@ -1,7 +1,5 @@
-"""Operations of one queue.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
-"""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""Operations of one queue."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The retry policy.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
-"""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""The retry policy."""
 
 from __future__ import annotations
 

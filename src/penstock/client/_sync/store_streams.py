@@ -1,8 +1,7 @@
+# Made by tools/unasync.py from the asynchronous twin: change that.
 """Streams beside a SQLite file or in a database, used directly from this process.
 
 Only one process at a time can append to a stream in files; all may read it.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
 """
 
 from __future__ import annotations

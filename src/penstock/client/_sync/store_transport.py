@@ -1,7 +1,5 @@
-"""The client's operations directly on a store. Concurrent calls already share a commit, so nothing is batched here.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
-"""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""The client's operations directly on a store. Concurrent calls already share a commit, so nothing is batched here."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ class StoreTransport:
         self.where = where
         self._retry_for = retry_for
         self._durability = durability
-        self._attends = self._closed = False
+        self._sends_heartbeats = self._closed = False
 
     @cached_property
     def streams(self) -> StoreStreams:
@@ -84,15 +82,15 @@ class StoreTransport:
                 queue, limit=limit, lease_ms=lease_ms, wait_ms=round(patience * 1000), worker=worker
             )
             if worker is not None:
-                self._attend()
+                self._send_due_heartbeat()
             if messages or left <= patience or (stop is not None and stop.is_set):
                 return messages
 
-    def _attend(self) -> None:
+    def _send_due_heartbeat(self) -> None:
         """Register this process and its consumers as workers, as no server sends heartbeats for them."""
         worker_registry = self.broker.worker_registry
         if worker_registry.due():
-            self._attends = True
+            self._sends_heartbeats = True
             worker_registry.host, worker_registry.pid = socket.gethostname(), os.getpid()
             with suppress(StoreError):
                 self.broker.beat()
@@ -206,8 +204,8 @@ class StoreTransport:
         self._closed = True
         if "streams" in vars(self):
             self.streams.close()
-        if self._attends:
-            self._attends = False
+        if self._sends_heartbeats:
+            self._sends_heartbeats = False
             with suppress(StoreError):
                 self.broker.leave()
         self.broker.close()

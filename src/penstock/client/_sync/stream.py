@@ -1,7 +1,5 @@
-"""Operations of one stream.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
-"""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""Operations of one stream."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Ack, nack and push, all or nothing.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
-"""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""Ack, nack and push, all or nothing."""
 
 from __future__ import annotations
 

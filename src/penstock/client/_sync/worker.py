@@ -1,7 +1,5 @@
-"""A worker: runs a function on each message of a queue, several at a time, until stopped.
-
-Made by tools/unasync.py from the asynchronous twin: change that.
-"""
+# Made by tools/unasync.py from the asynchronous twin: change that.
+"""A worker: runs a function on each message of a queue, several at a time, until stopped."""
 
 from __future__ import annotations
 

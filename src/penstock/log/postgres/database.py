@@ -51,7 +51,7 @@ class Database:
         self.context = DatabaseContext(target.schema, store_id, clock)
         self._pool = Pool(self._open_wire, connections, target.shown)
         self.listeners = Listeners(self)
-        self._notifier = Notifier(self._connect, f"penstock.{target.schema}.streams", self.listeners.look_around)
+        self._notifier = Notifier(self._connect, f"penstock.{target.schema}.streams", self.listeners.check_for_appends)
         if listens:
             self._notifier.start()
         fork_safety.register_reset(self)

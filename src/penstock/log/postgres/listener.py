@@ -55,7 +55,7 @@ class Listeners:
             for listener in listened.listeners:
                 listener()
 
-    def look_around(self) -> None:
+    def check_for_appends(self) -> None:
         """Check for appends of other servers and notify the listeners of streams that have grown."""
         with self._mutex:
             known = dict(self._listened)

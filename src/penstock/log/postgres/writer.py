@@ -77,13 +77,13 @@ class Appender:
         start = size = 0
         for number, command in enumerate(commands):
             if size + command.size > BATCH_BYTES_MAX and number > start:
-                self._carry_out(commands, start, number, outcomes)
+                self._execute(commands, start, number, outcomes)
                 start, size = number, 0
             size += command.size
-        self._carry_out(commands, start, len(commands), outcomes)
+        self._execute(commands, start, len(commands), outcomes)
         return outcomes
 
-    def _carry_out(self, commands: Sequence[AppendTo], start: int, stop: int, outcomes: list[Any]) -> None:
+    def _execute(self, commands: Sequence[AppendTo], start: int, stop: int, outcomes: list[Any]) -> None:
         by_stream: dict[str, _Group] = {}
         for number in range(start, stop):
             name = commands[number].stream
@@ -126,7 +126,7 @@ class Appender:
                 database.notify_later()
             database.learn_time(sent_ms, answers[0][0][3])
         except Lost as error:
-            answers = self._what_became_of(groups)
+            answers = self._find_committed(groups)
             lost = None if monotonic() < abandon else database.unreachable(error, maybe_done=False)
         left = []
         for group, rows in zip(groups, answers, strict=False):
@@ -138,7 +138,7 @@ class Appender:
                 self._answer(group, outcomes, lost)
         return left
 
-    def _what_became_of(self, groups: list[_Group]) -> list[Rows]:
+    def _find_committed(self, groups: list[_Group]) -> list[Rows]:
         """Find out which groups were committed before a lost connection, by their mark, under the stream's lock."""
         database = self._database
         asked = []

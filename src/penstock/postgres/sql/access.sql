@@ -1,18 +1,12 @@
--- :count_keys
+-- :count_queue_keys
 SELECT count(*) FROM penstock.api_key WHERE queue_id = $1::bigint
 
--- :add_key
+-- :add_queue_key
 INSERT INTO penstock.api_key (id, queue_id, name, hash, rights, created_at)
 VALUES ($1::text, $2::bigint, $3::text, $4::bytea, $5::text, $6::bigint)
 
--- :remove_key
-DELETE FROM penstock.api_key WHERE id = $1::text AND queue_id = $2::bigint RETURNING id
-
--- :find_key
-SELECT k.id, q.name, k.name, k.hash, k.rights, k.created_at, NULL
-  FROM penstock.api_key k JOIN penstock.queue q ON q.id = k.queue_id WHERE k.id = $1::text
-UNION ALL
-SELECT id, NULL, name, hash, rights, created_at, stream FROM penstock.stream_key WHERE id = $1::text
+-- :remove_queue_keys
+DELETE FROM penstock.api_key WHERE queue_id = $1::bigint AND ($2::text IS NULL OR id = $2::text) RETURNING id
 
 -- :count_stream_keys
 SELECT count(*) FROM penstock.stream_key WHERE stream = $1::text
@@ -24,17 +18,5 @@ VALUES ($1::text, $2::text, $3::text, $4::bytea, $5::text, $6::bigint)
 -- :remove_stream_keys
 DELETE FROM penstock.stream_key WHERE stream = $1::text AND ($2::text IS NULL OR id = $2::text) RETURNING id
 
--- :list_stream_keys
-SELECT id, NULL, name, hash, rights, created_at, stream FROM penstock.stream_key WHERE stream = $1::text
- ORDER BY created_at, id
-
--- :list_keys
-SELECT k.id, q.name, k.name, k.hash, k.rights, k.created_at, NULL
-  FROM penstock.api_key k JOIN penstock.queue q ON q.id = k.queue_id WHERE q.name = $1::text
- ORDER BY k.created_at, k.id
-
 -- :set_secret
 UPDATE penstock.queue SET secret = $2::text WHERE id = $1::bigint
-
--- :secret
-SELECT secret FROM penstock.queue WHERE name = $1::text

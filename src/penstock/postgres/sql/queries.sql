@@ -197,3 +197,21 @@ SELECT q.name FROM penstock.queue q
 
 -- :naming
 SELECT name FROM penstock.queue WHERE strpos(options, $1::text) > 0
+
+-- :find_key
+SELECT k.id, q.name, k.name, k.hash, k.rights, k.created_at, NULL
+  FROM penstock.api_key k JOIN penstock.queue q ON q.id = k.queue_id WHERE k.id = $1::text
+UNION ALL
+SELECT id, NULL, name, hash, rights, created_at, stream FROM penstock.stream_key WHERE id = $1::text
+
+-- :list_queue_keys
+SELECT k.id, q.name, k.name, k.hash, k.rights, k.created_at, NULL
+  FROM penstock.api_key k JOIN penstock.queue q ON q.id = k.queue_id WHERE q.name = $1::text
+ ORDER BY k.created_at, k.id
+
+-- :list_stream_keys
+SELECT id, NULL, name, hash, rights, created_at, stream FROM penstock.stream_key WHERE stream = $1::text
+ ORDER BY created_at, id
+
+-- :secret
+SELECT secret FROM penstock.queue WHERE name = $1::text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from penstock.broker.broker import Broker
 from penstock.core.ids import check_scope
-from penstock.core.model import Depth, Latencies, Latency, QueueInfo, RollUp, Span, Totals, Window
+from penstock.core.model import Depth, Latencies, Latency, RollUp, Span, Totals, Window, current_depth
 from penstock.server.http.messages import Request, Response, reply
 from penstock.server.metrics_history import History
 from penstock.wire import analytics as shapes
@@ -145,7 +145,7 @@ class Analytics:
     async def _fetch(self, window: Window | None, prefix: str, after: str | None, limit: int) -> list[RollUp]:
         if window is None:
             infos = await self._broker.list_queues(prefix=prefix, after=after, limit=limit)
-            return [RollUp(info, _depth_now(info), []) for info in infos]
+            return [RollUp(info, current_depth(info), []) for info in infos]
         return await self._history.roll_ups(window, prefix=prefix, after=after, limit=limit)
 
 
@@ -175,25 +175,24 @@ def _page_limit(query: shapes.PageQuery, window: Window | None) -> int:
     return min(query.limit, max(1, POINTS_MAX // len(window.starts)))
 
 
-def _depth_now(info: QueueInfo) -> Depth:
-    return Depth(info.ready, info.scheduled, info.leased, info.dead, info.archived)
-
-
 def _depth(each: RollUp) -> Depth:
     return each.spans[-1].depth if each.spans else each.before
 
 
 def _stats(each: RollUp, window: Window | None) -> shapes.TreeStats:
-    depth = _depth(each)
     happened = [each.info.totals] if window is None else [span.happened for span in each.spans]
-    return shapes.TreeStats(
-        pending=depth.ready + depth.scheduled,
-        processing=depth.leased,
-        completed=sum(totals.acked for totals in happened),
-        failed=sum(totals.nacked + totals.lapsed for totals in happened),
-        dead_letter=depth.dead,
-        total=sum(totals.pushed for totals in happened),
-    )
+    return shapes.TreeStats(**_counts(_depth(each), happened))
+
+
+def _counts(depth: Depth, happened: Sequence[Totals]) -> dict[str, int]:
+    return {
+        "pending": depth.ready + depth.scheduled,
+        "processing": depth.leased,
+        "completed": sum(totals.acked for totals in happened),
+        "failed": sum(totals.nacked + totals.lapsed for totals in happened),
+        "dead_letter": depth.dead,
+        "total": sum(totals.pushed for totals in happened),
+    }
 
 
 def _sum(many: Iterable[shapes.TreeStats]) -> shapes.TreeStats:
@@ -218,26 +217,12 @@ def _queue(each: RollUp, window: Window | None, query: shapes.PageQuery) -> shap
 
 
 def _series(each: RollUp, window: Window, point: Callable[[str, Span], Point]) -> list[Point]:
-    """Return a point for every step, also for those without events."""
-    spans = {span.minute: span for span in each.spans}
-    depth, points = each.before, []
-    for minute in window.starts:
-        span = spans.get(minute) or Span(minute, Totals(), depth)
-        depth = span.depth
-        points.append(point(rfc3339(minute * 60_000), span))
-    return points[::-1]
+    """Return a point for each step, newest first."""
+    return [point(rfc3339(span.minute * 60_000), span) for span in each.steps(window)][::-1]
 
 
 def _stats_point(timestamp: str, span: Span) -> shapes.StatsPoint:
-    return shapes.StatsPoint(
-        timestamp=timestamp,
-        pending=span.depth.ready + span.depth.scheduled,
-        processing=span.depth.leased,
-        completed=span.happened.acked,
-        failed=span.happened.nacked + span.happened.lapsed,
-        dead_letter=span.depth.dead,
-        total=span.happened.pushed,
-    )
+    return shapes.StatsPoint(timestamp=timestamp, **_counts(span.depth, [span.happened]))
 
 
 def _depth_point(timestamp: str, span: Span) -> shapes.DepthPoint:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from penstock.config import Settings
 from penstock.journal.drainer import NAME
-from penstock.journal.reader import EARLIEST, JournalPage
-from penstock.log.consumers import Kind
-from penstock.log.model import MIB, READ_RECORDS_MAX, Consumer, LogPage, SegmentInfo
+from penstock.journal.reader import EARLIEST, Journal
+from penstock.log.model import READ_RECORDS_MAX
 from penstock.server.api.streams.pages import ARROW, PAGE_BYTES, answer_page, arrow_page, chosen, wants_arrow
 from penstock.server.http.messages import Request, Response, reply
-from penstock.server.log_waiters import LogWaiters, WaitableLog
+from penstock.server.log_waiters import LogWaiters
 from penstock.server.routing import Route
 from penstock.wire.journal import EventPage, JournalView, event_view
 from penstock.wire.queues import Done
@@ -39,43 +38,6 @@ class EventsQuery(Struct, forbid_unknown_fields=True):
     """Event kinds, separated by commas."""
     columns: Columns | None = None
     """Columns of an Arrow response, separated by commas; `offset` is always included."""
-
-
-class Journal(WaitableLog, Protocol):
-    """A journal reader: over log files beside SQLite, or PostgreSQL tables."""
-
-    @property
-    def uid(self) -> str:
-        """The same for as long as offsets mean the same events; empty before the first."""
-
-    @property
-    def first_offset(self) -> int: ...
-
-    def next_offset(self, name: str = NAME) -> int: ...
-
-    def segments(self) -> list[SegmentInfo]: ...
-
-    def read(
-        self,
-        offset: int = EARLIEST,
-        *,
-        limit: int = 1_000,
-        bytes_max: int = MIB,
-        queue: str | None = None,
-        kinds: Sequence[str] | None = None,
-    ) -> JournalPage: ...
-
-    def records(self, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> LogPage: ...
-
-    def read_arrow(self, offset: int, end: int, columns: Sequence[str] | None = None) -> Iterator[Any]: ...
-
-    def consumers(self) -> list[Consumer]: ...
-
-    def commit(self, consumer: str, offset: int, *, force: bool = False, kind: Kind = "consumer") -> Consumer: ...
-
-    def forget(self, consumer: str) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class JournalApi:

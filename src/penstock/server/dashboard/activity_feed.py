@@ -19,9 +19,8 @@ from msgspec import Struct
 from penstock.broker.broker import Broker
 from penstock.errors import PenstockError
 from penstock.journal.events import Kind, head_of
-from penstock.journal.reader import events_of
+from penstock.journal.reader import Journal, events_of
 from penstock.log.model import LogRecord
-from penstock.server.api.journal import Journal
 
 DIGEST_SECONDS = 1.0
 DIGEST_SECONDS_MAX = 4.0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from penstock.errors import PenstockError
-from penstock.server.api.journal import Journal
+from penstock.journal.reader import Journal
 from penstock.server.dashboard.overview import Shared
 from penstock.server.http.messages import Request, Response, reply
 from penstock.server.routing import Route

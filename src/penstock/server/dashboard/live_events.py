@@ -24,7 +24,7 @@ from penstock.core.model import QueueInfo
 from penstock.errors import PenstockError
 from penstock.journal.drainer import NAME
 from penstock.journal.events import Event
-from penstock.server.api.journal import Journal
+from penstock.journal.reader import Journal
 from penstock.server.api.polling import until_disconnect
 from penstock.server.dashboard.activity_feed import ActivityFeed
 from penstock.server.http.messages import Request, Response

@@ -15,9 +15,8 @@ from msgspec import Meta, Struct, field
 
 from penstock.broker.broker import Broker
 from penstock.journal.events import Event, head_of, ids_of
-from penstock.journal.reader import events_of
+from penstock.journal.reader import Journal, events_of
 from penstock.log.model import LogRecord
-from penstock.server.api.journal import Journal
 from penstock.server.api.queues.mapping import message_id
 from penstock.server.http.messages import Request, Response, reply
 from penstock.server.routing import Route

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 
 from penstock.broker.broker import Broker
 from penstock.core.latency import summarize
-from penstock.core.model import Ages, Depth, Latencies, Latency, QueueInfo, RollUp, Totals, Window
+from penstock.core.model import Ages, Depth, Latencies, Latency, RollUp, Totals, Window, current_depth
 from penstock.server.api.tree.routes import API
 from penstock.server.background import CANARY_QUEUE
 from penstock.server.http.messages import Request, Response, reply
@@ -175,10 +175,10 @@ class _Gathered:
         self._paused += info.paused
         mine = Counts()
         for span in each.spans:
-            _happened(self._steps[span.minute], span.happened)
-            _happened(mine, span.happened)
+            _add_totals(self._steps[span.minute], span.happened)
+            _add_totals(mine, span.happened)
         self._depths(each)
-        _stands(mine, _depth_of(info))
+        _add_depth(mine, current_depth(info))
         for name in Counts.__struct_fields__:
             setattr(self._totals, name, getattr(self._totals, name) + getattr(mine, name))
         weight = mine.pushed + mine.completed + mine.failed
@@ -193,7 +193,7 @@ class _Gathered:
         depth = each.before
         for start, point in self._steps.items():
             depth = spans.get(start, depth)
-            _stands(point, depth)
+            _add_depth(point, depth)
 
     def add_ages(self, ages: list[Ages]) -> None:
         known = [self._oldest_ms, *(each.oldest_ms for each in ages)]
@@ -246,7 +246,7 @@ def _keep_greatest(kept: list[Any], entry: Any, most: int) -> None:
         heapq.heapreplace(kept, entry)
 
 
-def _happened(into: Counts, totals: Totals) -> None:
+def _add_totals(into: Counts, totals: Totals) -> None:
     into.pushed += totals.pushed
     into.completed += totals.acked
     into.failed += totals.nacked + totals.lapsed
@@ -254,14 +254,10 @@ def _happened(into: Counts, totals: Totals) -> None:
     into.expired += totals.expired
 
 
-def _stands(into: Counts, depth: Depth) -> None:
+def _add_depth(into: Counts, depth: Depth) -> None:
     into.pending += depth.ready + depth.scheduled
     into.processing += depth.leased
     into.dead_letter += depth.dead
-
-
-def _depth_of(info: QueueInfo) -> Depth:
-    return Depth(info.ready, info.scheduled, info.leased, info.dead, info.archived)
 
 
 def _percentiles(latency: Latency, kind: str) -> Percentiles:

@@ -82,14 +82,9 @@ class Sparklines:
 
 def _sparkline(each: RollUp, window: Window, ages: Ages) -> Sparkline:
     spark = Sparkline(queue_view(each.info), each.info.options.is_age_alert(ages.oldest_ms), [], [], [], [])
-    spans = {span.minute: span for span in each.spans}
-    depth = each.before
-    for start in window.starts:
-        span = spans.get(start)
-        depth = depth if span is None else span.depth
-        happened = None if span is None else span.happened
-        spark.pushed.append(0 if happened is None else happened.pushed)
-        spark.completed.append(0 if happened is None else happened.acked)
-        spark.failed.append(0 if happened is None else happened.nacked + happened.lapsed)
-        spark.pending.append(depth.ready + depth.scheduled)
+    for span in each.steps(window):
+        spark.pushed.append(span.happened.pushed)
+        spark.completed.append(span.happened.acked)
+        spark.failed.append(span.happened.nacked + span.happened.lapsed)
+        spark.pending.append(span.depth.ready + span.depth.scheduled)
     return spark

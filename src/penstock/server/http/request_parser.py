@@ -116,7 +116,7 @@ class RequestParser:
         self._has_line = False
         found = HEAD.fullmatch(text := self._take(end + 4))
         if found is None:
-            raise _not_a_head(text)
+            raise _head_error(text)
         method, target, minor, fields = found.groups()
         headers = _headers(fields)
         if minor == b"1" and b"host" not in headers:
@@ -232,7 +232,7 @@ def _headers(fields: bytes) -> dict[bytes, bytes]:
     return headers
 
 
-def _not_a_head(head: bytes) -> HttpError:
+def _head_error(head: bytes) -> HttpError:
     line = REQUEST_LINE.match(head)
     if line is None:
         return malformed("this is not an HTTP/1.1 request")

@@ -6,10 +6,9 @@ from penstock.core.commands import Purge, Redrive, RedriveOutcome, Remove, Remov
 from penstock.core.error_groups import is_wanted
 from penstock.core.ids import ID_MAX
 from penstock.core.model import State
-from penstock.errors import InvalidInput
 from penstock.journal.events import EventFlag, Kind, encode_detail
 from penstock.postgres.pipeline import Rows, ints, texts
-from penstock.store.common import NEVER
+from penstock.store.common import NEVER, position
 from penstock.store.postgres.journal import pushed_times, record_removed, record_removed_rows
 from penstock.store.postgres.queues import PostgresQueue
 from penstock.store.postgres.settlement import forget
@@ -127,7 +126,7 @@ def forget_all(tx: PostgresTransaction, rows: Rows) -> None:
 
 def redrive(tx: PostgresTransaction, command: Redrive) -> RedriveOutcome:
     queue = tx.queue(command.queue)
-    died_at, message_id = _position(command.after)
+    died_at, message_id = position(command.after, (-1, -1))
     died_before = NEVER if command.died_before is None else command.died_before
     among = (queue.id, died_at, message_id, died_before, command.limit)
     if command.ids is None:
@@ -135,7 +134,7 @@ def redrive(tx: PostgresTransaction, command: Redrive) -> RedriveOutcome:
     else:
         rows = tx.fetch("admin.dead_letters_of", *among, ints(each for each in command.ids if 0 < each <= ID_MAX))
     matched = [row[0] for row in rows if is_wanted(command, row[4])]
-    after = f"{rows[-1][2]}-{rows[-1][0]}" if len(rows) == command.limit else None
+    after = f"{rows[-1][2]}:{rows[-1][0]}" if len(rows) == command.limit else None
     if command.dry_run or not matched:
         return RedriveOutcome(len(matched), 0, after)
     moved = tx.fetch("admin.revive", ints(matched), max(tx.now, queue.newest_at), tx.now)
@@ -160,14 +159,3 @@ def _record_redriven(
     rows = [(message_id, pushed[row_keys[message_id]], 0, 0, at, 0, 0, 0) for message_id in ids]
     if rows:
         tx.journal.note(Kind.REDRIVEN, queue, rows, 0, [encode_detail(by=by)] * len(rows))
-
-
-def _position(after: str | None) -> tuple[int, int]:
-    if after is None:
-        return (-1, -1)
-    died_at, _, message_id = after.partition("-")
-    if not (died_at.isdigit() and message_id.isdigit()) or max(int(died_at), int(message_id)) > NEVER:
-        raise InvalidInput(
-            f"{after!r} is not a valid position", field="after", hint="pass the position that an earlier step returned"
-        )
-    return int(died_at), int(message_id)

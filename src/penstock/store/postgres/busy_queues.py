@@ -16,9 +16,9 @@ def has_messages(tx: PostgresTransaction, listed: Sequence[tuple[str, int]]) -> 
     """Return the names of the queues that hold messages, and the ids of those that do not."""
     if len(listed) <= LISTED_MANY:
         return [name for name, _ in listed], []
-    undone = {queue_id for (queue_id,) in tx.fetch("lease.holding", ints(queue_id for _, queue_id in listed))}
-    names = [name for name, queue_id in listed if queue_id in undone]
-    return names, [queue_id for _, queue_id in listed if queue_id not in undone]
+    unfinished = {queue_id for (queue_id,) in tx.fetch("lease.holding", ints(queue_id for _, queue_id in listed))}
+    names = [name for name, queue_id in listed if queue_id in unfinished]
+    return names, [queue_id for _, queue_id in listed if queue_id not in unfinished]
 
 
 def rebuild_list(tx: PostgresTransaction, queues: Rows) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from penstock.core.commands import (
     Ack,
     AddKey,
-    AddStreamKey,
     Beat,
     CatchUp,
     Command,
@@ -25,10 +24,8 @@ from penstock.core.commands import (
     Redrive,
     Release,
     Remove,
-    RemoveKey,
-    RemoveStreamKeys,
+    RemoveKeys,
     SetSecret,
-    Settled,
     SettledAll,
     Sweep,
     SwitchJournal,
@@ -37,8 +34,9 @@ from penstock.core.commands import (
     TransactOutcome,
 )
 from penstock.core.ids import DLQ_SUFFIX
-from penstock.errors import InvariantBroken, LeaseLost, PenstockError, UnknownMessage
+from penstock.errors import InvariantBroken, PenstockError
 from penstock.postgres.pipeline import Statement
+from penstock.store.common import require_settled
 from penstock.store.postgres import access, lease, push, settle
 from penstock.store.postgres.admin import purge, redrive, remove
 from penstock.store.postgres.configure import configure, drop, pause
@@ -66,7 +64,7 @@ NEEDS: dict[type[Command[Any]], int] = {
     Pause: WHOLE | ADMIN,
     Drop: WHOLE | ADMIN | PUSH | LEASE,
     AddKey: ADMIN,
-    RemoveKey: ADMIN,
+    RemoveKeys: ADMIN,
     SetSecret: ADMIN,
 }
 
@@ -75,10 +73,10 @@ JOINED: dict[type[Command[Any]], Callable[[PostgresTransaction, Any], list[Any]]
     Ack: settle.ack_all,
     Lease: lease.lease_all,
 }
-ALONG: dict[type[Command[Any]], Callable[[PostgresTransaction, Any], list[Statement]]] = {
-    Push: push.along,
-    Ack: settle.along,
-    Lease: lease.along,
+EARLY_STATEMENTS: dict[type[Command[Any]], Callable[[PostgresTransaction, Any], list[Statement]]] = {
+    Push: push.early_statements,
+    Ack: settle.early_statements,
+    Lease: lease.early_statements,
 }
 
 
@@ -118,10 +116,10 @@ def runs(commands: Sequence[Command[Any]]) -> list[Run]:
     return [(found, list(members)) for found, members in groupby(commands, kind)]
 
 
-def along(tx: PostgresTransaction, first: Run) -> list[Statement]:
+def early_statements(tx: PostgresTransaction, first: Run) -> list[Statement]:
     """Return statements of the first run that can go with the first round trip of the transaction."""
     found, members = first
-    return ALONG[found](tx, members) if found is not None else []
+    return EARLY_STATEMENTS[found](tx, members) if found is not None else []
 
 
 def execute(tx: PostgresTransaction, in_runs: Sequence[Run], *, final: bool = True) -> list[Any]:
@@ -133,7 +131,7 @@ def execute(tx: PostgresTransaction, in_runs: Sequence[Run], *, final: bool = Tr
             outcomes += JOINED[found](tx, members)
             continue
         for command in members:
-            tx.first = []
+            tx.early_rows = []
             try:
                 outcomes.append(HANDLERS[type(command)](tx, command))
             except InvariantBroken:
@@ -143,7 +141,7 @@ def execute(tx: PostgresTransaction, in_runs: Sequence[Run], *, final: bool = Tr
     return outcomes
 
 
-def or_raise(outcomes: Sequence[Any]) -> None:
+def raise_first_error(outcomes: Sequence[Any]) -> None:
     for outcome in outcomes:
         if isinstance(outcome, PenstockError):
             raise outcome
@@ -163,11 +161,11 @@ def transact(tx: PostgresTransaction, command: Transact) -> TransactOutcome:
         # One by one, so that nothing is executed after the first rejected command.
         for each in command.commands:
             found = execute(tx, runs([each]), final=False)
-            or_raise(found)
+            raise_first_error(found)
             outcomes += found
         for each, outcome in zip(command.commands, outcomes, strict=True):
             if isinstance(outcome, SettledAll):
-                _require_settled(each, outcome)
+                require_settled(each, outcome)
     except PenstockError:
         tx.undo()
         raise
@@ -175,14 +173,6 @@ def transact(tx: PostgresTransaction, command: Transact) -> TransactOutcome:
         tx.fenced = False
     tx.keep()
     return TransactOutcome(outcomes)
-
-
-def _require_settled(command: Any, outcome: SettledAll) -> None:
-    for item, result in zip(command.items, outcome.results, strict=True):
-        if result is Settled.STALE:
-            raise LeaseLost(item.id)
-        if result is Settled.UNKNOWN:
-            raise UnknownMessage(command.queue, item.id)
 
 
 HANDLERS: dict[type[Command[Any]], Callable[[PostgresTransaction, Any], Any]] = {
@@ -201,9 +191,7 @@ HANDLERS: dict[type[Command[Any]], Callable[[PostgresTransaction, Any], Any]] = 
     Pause: pause,
     Drop: drop,
     AddKey: access.add_key,
-    RemoveKey: access.remove_key,
-    AddStreamKey: access.add_stream_key,
-    RemoveStreamKeys: access.remove_stream_keys,
+    RemoveKeys: access.remove_keys,
     SetSecret: access.set_secret,
     Transact: transact,
     SwitchJournal: switch_journal,

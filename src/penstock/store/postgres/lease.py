@@ -10,17 +10,15 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-import msgspec
-
 from penstock.core.commands import CatchUp, Lease, Leased, Take
 from penstock.core.ids import DLQ_SUFFIX, ID_MAX
 from penstock.core.latency import WAIT
 from penstock.core.model import LEASE_BYTES_MAX, Delivery
 from penstock.errors import PenstockError
-from penstock.journal.events import EventFlag, Kind
-from penstock.journal.recording import record_leased
+from penstock.journal.events import EventFlag
+from penstock.journal.recording import record_leased, record_taken
 from penstock.postgres.pipeline import Row, Rows, Statement, blobs, ints, ints_or_nulls, texts
-from penstock.store.common import CONTENTS, NO_TRANSITIONS, ByteBudget, new_tokens
+from penstock.store.common import NO_TRANSITIONS, ByteBudget, delivery, new_tokens
 from penstock.store.postgres.journal import error_details
 from penstock.store.postgres.queues import PostgresQueue
 from penstock.store.postgres.recent_leases import RecentLease
@@ -53,7 +51,7 @@ class Heads:
         return rows
 
 
-def along(tx: PostgresTransaction, commands: Sequence[Lease]) -> list[Statement]:
+def early_statements(tx: PostgresTransaction, commands: Sequence[Lease]) -> list[Statement]:
     """Return the queries for the heads of the queues, to go with the first round trip."""
     wanted: dict[int, int] = {}
     for command in commands:
@@ -68,7 +66,7 @@ def along(tx: PostgresTransaction, commands: Sequence[Lease]) -> list[Statement]
 
 def lease_all(tx: PostgresTransaction, commands: Sequence[Lease]) -> list[Leased | PenstockError]:
     """Execute a run of leases from queues and dead letters."""
-    early, tx.first = tx.first, []
+    early, tx.early_rows = tx.early_rows, []
     heads: dict[int, Heads] = {}
     outcomes: list[Leased | PenstockError] = []
     for command in commands:
@@ -206,28 +204,8 @@ def delete_ready_row(tx: PostgresTransaction, rows: Sequence[Row]) -> None:
 
 def leased_message(row: Row, queue: str, store_id: int, until: int, token: str) -> Delivery:
     if len(row) == PLAIN_COLUMNS:
-        return _message(row[0] & ID_MAX, 1, row[1], row[3:], queue, store_id, until, token)
-    return _message(row[3], row[5] + 1, row[8], row[9:], queue, store_id, until, token)
-
-
-def _message(
-    message_id: int, attempts: int, created_at: int, body: Row, queue: str, store_id: int, until: int, token: str
-) -> Delivery:
-    priority, content, key, headers, payload = body
-    return Delivery(
-        id=message_id,
-        store_id_or_uuid=store_id,
-        queue=queue,
-        payload=payload,
-        content=CONTENTS[content],
-        priority=priority,
-        attempts=attempts,
-        created_at=created_at,
-        leased_until=until,
-        token=token,
-        key=key,
-        headers=None if headers is None else msgspec.json.decode(headers),
-    )
+        return delivery(row[0] & ID_MAX, 1, row[1], row[3:], queue, store_id, until, token)
+    return delivery(row[3], row[5] + 1, row[8], row[9:], queue, store_id, until, token)
 
 
 def take(tx: PostgresTransaction, command: Take) -> Leased:
@@ -240,26 +218,14 @@ def take(tx: PostgresTransaction, command: Take) -> Leased:
         return Leased([], wake_at=wake_at(tx, queue))
     messages = [leased_message(row, queue.name, tx.store_id, 0, "") for row in rows]
     if queue.is_journalled:
-        _record_taken(tx, queue, rows, messages)
+        details = error_details(tx, [(each.id, each.attempts > 1) for each in messages])
+        record_taken(tx, queue, messages, _first_leased(rows), details)
     _finish(tx, queue, rows)
     return Leased(messages)
 
 
 def _first_leased(rows: Sequence[Row]) -> dict[int, int]:
     return {row[3]: row[6] for row in rows if len(row) != PLAIN_COLUMNS and row[6] is not None}
-
-
-def _record_taken(
-    tx: PostgresTransaction, queue: PostgresQueue, rows: Sequence[Row], messages: Sequence[Delivery]
-) -> None:
-    now, first_leased = tx.now, _first_leased(rows)
-    record_leased(tx, queue, messages, [None] * len(messages), first_leased)
-    events = [
-        (each.id, each.created_at, first_leased.get(each.id, now), now, 0, each.attempts, 0, 0) for each in messages
-    ]
-    kept = EventFlag.KEPT if queue.options.archive_ms != 0 else 0
-    details = error_details(tx, [(each.id, each.attempts > 1) for each in messages])
-    tx.journal.note(Kind.ACKED, queue, events, kept, details)
 
 
 def _finish(tx: PostgresTransaction, queue: PostgresQueue, rows: list[Row]) -> None:
@@ -309,7 +275,7 @@ def lease_dead(tx: PostgresTransaction, queue: PostgresQueue, command: Lease) ->
     queue.count(dead=-len(rows), leased=len(rows), n_leased=len(rows))
     queue.lease_expiry_at = min(queue.lease_expiry_at, until)
     name = queue.name + DLQ_SUFFIX
-    messages = [_message(row[1], row[3], row[5], row[6:], name, tx.store_id, until, token.hex()) for row in rows]
+    messages = [delivery(row[1], row[3], row[5], row[6:], name, tx.store_id, until, token.hex()) for row in rows]
     if queue.is_journalled:
         first_leased = {row[1]: row[4] for row in rows if row[4] is not None}
         record_leased(tx, queue, messages, [worker] * len(messages), first_leased, EventFlag.DEAD_LETTER)

@@ -150,7 +150,7 @@ def _wanted(command: Push, space: int) -> Iterator[Key]:
         yield space, REQUEST_KEY + command.request_key
 
 
-def along(tx: PostgresTransaction, commands: Sequence[Push]) -> list[Statement]:
+def early_statements(tx: PostgresTransaction, commands: Sequence[Push]) -> list[Statement]:
     """Return the query for duplicates, to go with the first round trip."""
     keys = _keys(commands, tx.context.ids.get)
     return [Statement(tx.context.sql["push.find_keys"], _columns(keys))] if keys else []
@@ -187,7 +187,7 @@ def push_all(tx: PostgresTransaction, commands: Sequence[Push]) -> list[PushOutc
 
 
 def _begin(tx: PostgresTransaction, commands: Sequence[Push], *, is_first: bool = True) -> Writing:
-    early, tx.first = tx.first, []
+    early, tx.early_rows = tx.early_rows, []
     for name in {command.queue for command in commands}:
         queue = tx.find(name)
         # Expired messages must neither count against the queue's size nor keep their keys.
@@ -221,7 +221,7 @@ def _push_or_undo(tx: PostgresTransaction, writing: Writing, command: Push) -> l
         return _push(tx, writing, queue, command)
     except PenstockError:
         drop_queue(tx, queue)
-        tx.journal.go_back(mark)
+        tx.journal.roll_back_to(mark)
         raise
 
 
@@ -318,7 +318,7 @@ def _admit(tx: PostgresTransaction, queue: PostgresQueue, count: int) -> None:
     if not count:
         return
     options = queue.options
-    check_size(queue.name, options, queue.undone, count)
+    check_size(queue.name, options, queue.unfinished, count)
     if options.push_rate is not None:
         rows = tx.fetch("push.tokens", queue.id)
         tokens, at = rows[0] if rows else (None, tx.now)

@@ -87,7 +87,7 @@ class PostgresQueue:
         return self.journals and self.options.journal != "off"
 
     @property
-    def undone(self) -> int:
+    def unfinished(self) -> int:
         changes = self.changes
         moved = changes.get("ready", 0) + changes.get("scheduled", 0) + changes.get("leased", 0)
         return self.waiting + self.leased + moved

@@ -58,7 +58,7 @@ def _columns(items: Sequence[Item]) -> tuple[bytes, bytes, bytes, bytes]:
     return ints(queues), ints(untils), ints(ids), blobs(tokens)
 
 
-def along(tx: PostgresTransaction, commands: Sequence[Ack]) -> list[Statement]:
+def early_statements(tx: PostgresTransaction, commands: Sequence[Ack]) -> list[Statement]:
     """Return the statement that ends the leases, to go with the first round trip, if one is enough for all."""
     ids = [tx.context.ids.get(home(command.queue)) for command in commands]
     if None in ids or not joinable(commands):
@@ -88,7 +88,7 @@ def _items(commands: Sequence[Ack], queue_ids: Sequence[int]) -> list[Item]:
 
 def ack_all(tx: PostgresTransaction, commands: Sequence[Ack]) -> list[SettledAll | PenstockError]:
     """Execute a run of acks."""
-    early, tx.first = tx.first, []
+    early, tx.early_rows = tx.early_rows, []
     if tx.parts is not None:
         lease_ranges.acknowledge(tx, {queue.id: queue for queue in tx.touched()}, tx.parts)
         return [SettledAll([Settled.OK] * len(command.items)) for command in commands]

@@ -14,22 +14,7 @@ from psycopg.rows import scalar_row
 
 from penstock.core import fork_safety
 from penstock.core.commands import Ack, CatchUp, Command, Extend, Lease, Nack, Push, Release, SwitchJournal
-from penstock.core.model import (
-    Ages,
-    ApiKey,
-    Clock,
-    DeadError,
-    Latencies,
-    Progress,
-    PushReceipt,
-    QueueInfo,
-    QueueStats,
-    RollUp,
-    State,
-    StoredMessage,
-    Window,
-    WorkerInfo,
-)
+from penstock.core.model import Clock, Progress, PushReceipt, StoredMessage, WorkerInfo
 from penstock.errors import (
     InvariantBroken,
     PenstockError,
@@ -56,7 +41,6 @@ from penstock.postgres.notifier import Notifier
 from penstock.postgres.pipeline import PipelinedConnection, Restart, Statement
 from penstock.postgres.schema import has_journal, migrate
 from penstock.store.interface import PushStatement
-from penstock.store.postgres.access import api_key
 from penstock.store.postgres.assumptions import WRONG, assumed
 from penstock.store.postgres.caller_transaction import (
     NO_PENSTOCK,
@@ -67,13 +51,14 @@ from penstock.store.postgres.caller_transaction import (
     receipts,
 )
 from penstock.store.postgres.context import BUSY_MS, SLACK_MS, StoreContext
-from penstock.store.postgres.dispatch import along, execute, is_durable, needs_of, runs
+from penstock.store.postgres.dispatch import early_statements, execute, is_durable, needs_of, runs
 from penstock.store.postgres.lost_commits import CommitLost, was_committed
 from penstock.store.postgres.queries import PostgresQueries
 from penstock.store.postgres.settled_tokens import forget_settled
 from penstock.store.postgres.sweep import compact_counters, forget_marks
 from penstock.store.postgres.transaction import PostgresTransaction
 from penstock.store.postgres.workers import list_workers
+from penstock.store.reads import StoreReads
 
 T = TypeVar("T")
 Durability = Literal["full", "relaxed"]
@@ -93,7 +78,7 @@ OF_ONE_COMMAND = ("22", "54")
 LANES: dict[type[Command[Any]], int] = {Push: 0, Lease: 1, CatchUp: 1, Release: 1, Ack: 2, Nack: 2, Extend: 2}
 
 
-class PostgresStore:
+class PostgresStore(StoreReads):
     lanes = 4
     """Batches that may run at the same time: pushes, leases, settles, and the rest."""
     commit_is_instant = False
@@ -270,7 +255,7 @@ class PostgresStore:
             if known is not None:
                 tx.assume(known.queues, needs, known.parts)
             else:
-                tx.begin(needs, durable=is_durable(commands), along=along(tx, in_runs[0]))
+                tx.begin(needs, durable=is_durable(commands), early=early_statements(tx, in_runs[0]))
             outcomes = execute(tx, in_runs)
             notifies = bool(tx.wakes) and self._notifier.may_send_now()
             for payload in self._notifier.payloads(tx.wakes) if notifies else ():
@@ -371,69 +356,12 @@ class PostgresStore:
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         return self._notifier.listen(listener)
 
-    def peek(
-        self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
-    ) -> tuple[list[StoredMessage], str | None]:
-        return self._read(lambda reader: reader.peek(queue, state, limit, after))
-
-    def dead_errors(
-        self, queue: str, *, contains: str = "", limit: int = 1_000, after: str | None = None
-    ) -> tuple[list[DeadError], str | None]:
-        return self._read(lambda reader: reader.dead_errors(queue, contains, limit, after))
-
-    def get(self, queue: str, message_id: int) -> StoredMessage | None:
-        return self._read(lambda reader: reader.get(queue, message_id))
-
-    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
-        return self._read(lambda reader: reader.locate(names))
-
-    def held(self, queue: str, uuids: Sequence[str]) -> set[str]:
-        return self._read(lambda reader: reader.held(queue, uuids))
-
-    def find_queue(self, queue: str) -> QueueInfo | None:
-        found = self._read(lambda reader: reader.find(queue))
-        return None if found is None else found.info()
-
-    def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]:
-        return self._read(lambda reader: reader.list_queues(prefix, after, limit))
-
-    def forwarders(self, target: str | None = None) -> list[str]:
-        return self._read(lambda reader: reader.forwarders(target))
-
-    def stats(self, queue: str) -> QueueStats:
-        return self._read(lambda reader: reader.stats(queue))
-
     def write_obstacle(self) -> str | None:
         ((is_read_only,),) = self._read(lambda reader: reader.fetch("queries.is_read_only"))
         return "the database is read-only" if is_read_only else None
 
     def commits(self) -> int:
         return 0
-
-    def ages(self, queues: Sequence[str]) -> dict[str, Ages]:
-        return self._read(lambda reader: reader.ages(queues))
-
-    def roll_ups(self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[RollUp]:
-        return self._read(lambda reader: reader.roll_ups(window, prefix, after, limit))
-
-    def latencies(
-        self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
-    ) -> list[Latencies]:
-        return self._read(lambda reader: reader.latencies(window, prefix, after, limit))
-
-    def find_key(self, key_id: str) -> ApiKey | None:
-        rows = self._read(lambda reader: reader.fetch("access.find_key", key_id))
-        return api_key(rows[0]) if rows else None
-
-    def list_stream_keys(self, stream: str) -> list[ApiKey]:
-        return [api_key(row) for row in self._read(lambda reader: reader.fetch("access.list_stream_keys", stream))]
-
-    def list_keys(self, queue: str) -> list[ApiKey]:
-        return [api_key(row) for row in self._read(lambda reader: reader.fetch("access.list_keys", queue))]
-
-    def find_secret(self, queue: str) -> str | None:
-        rows = self._read(lambda reader: reader.fetch("access.secret", queue))
-        return rows[0][0] if rows else None
 
     def workers(self, *, after: str | None = None, limit: int = 100) -> list[WorkerInfo]:
         return self._read(lambda reader: list_workers(reader, after, limit))

@@ -68,7 +68,7 @@ class PostgresTransaction:
         # Completes the receipts of the pushes, given the row of their first id; None if one id is not enough.
         self.on_numbered: Callable[[Rows], None] | None = None
         # Rows of the statements sent along with `begin`, for the first run only.
-        self.first: list[Rows] = []
+        self.early_rows: list[Rows] = []
         # Ranges that this batch leases, and those that it acknowledges as remembered; None if it reads them.
         self.granted: list[RecentLease] = []
         self.parts: list[RangePart] | None = None
@@ -97,12 +97,12 @@ class PostgresTransaction:
 
     # Beginning
 
-    def begin(self, needs: Needs, *, durable: bool, along: Sequence[Statement] = ()) -> None:
+    def begin(self, needs: Needs, *, durable: bool, early: Sequence[Statement] = ()) -> None:
         """Take the locks and load the queues that the batch needs."""
         start = [self._statement("begin.begin")]
         if not durable:
             start.append(self._statement("begin.without_waiting"))
-        self._enter(start, needs, durable, along)
+        self._enter(start, needs, durable, early)
 
     @property
     def is_assumed(self) -> bool:
@@ -138,7 +138,7 @@ class PostgresTransaction:
         """Do the same as `begin` inside an open transaction."""
         self._enter([], needs, False, ())
 
-    def _enter(self, start: list[Statement], needs: Needs, durable: bool, along: Sequence[Statement]) -> None:
+    def _enter(self, start: list[Statement], needs: Needs, durable: bool, early: Sequence[Statement]) -> None:
         context = self.context
         context.rescan_if_due()
         if context.clock is not None:
@@ -152,8 +152,8 @@ class PostgresTransaction:
             start.append(self._load_statement(needs, durable))
         else:
             start.append(self._statement("begin.now"))
-        answers = self.wire.run([*start, *along])
-        self.first = answers[len(start) :]
+        answers = self.wire.run([*start, *early])
+        self.early_rows = answers[len(start) :]
         self._loaded(answers[len(start) - 1], needs)
 
     def enter_also(self, needs: Needs) -> None:
@@ -322,7 +322,7 @@ class PostgresTransaction:
         for queue in self.touched():
             queue.changes = {}
         self.lower_floors()
-        self.journal.go_back(self._marks.pop())
+        self.journal.roll_back_to(self._marks.pop())
         self._stale = True
 
     def lower_floors(self) -> None:

@@ -74,7 +74,7 @@ def _forget_silent(tx: PostgresTransaction) -> list[workers.Key]:
     if not stale:
         return []
     holders: dict[str | None, int] = dict(tx.fetch("worker.holders", tx.now, workers.LEASES_MET))
-    gone = workers.silent(stale, holders, tx.now)
+    gone = workers.silent_workers(stale, holders, tx.now)
     if gone:
         tx.write("worker.forget", *_keys(gone))
     return gone

@@ -2,69 +2,32 @@
 
 from __future__ import annotations
 
-import sqlite3
-from typing import Any
-
-from penstock.core.commands import AddKey, AddStreamKey, Removed, RemoveKey, RemoveStreamKeys, SetSecret
+from penstock.core.commands import AddKey, Removed, RemoveKeys, SetSecret
 from penstock.core.model import ApiKey
 from penstock.core.sql_files import load_sql
-from penstock.errors import Conflict
+from penstock.store.common import check_key_count
 from penstock.store.sqlite.transaction import SqliteTransaction
 
 SQL = load_sql("penstock.store.sqlite", "access")
-KEYS_MAX = 1_000
 
 
 def add_key(tx: SqliteTransaction, command: AddKey) -> ApiKey:
-    queue = tx.queue(command.queue)
-    (count,) = tx.execute("SELECT count(*) FROM penstock_api_key WHERE queue_id = ?", (queue.id,)).fetchone()
-    if count >= KEYS_MAX:
-        raise Conflict(f"queue {queue.name!r} already has {KEYS_MAX} keys", hint="remove some")
+    kind, owner = _owner(tx, command)
+    check_key_count(command, *tx.execute(SQL[f"count_{kind}_keys"], (owner,)).fetchone())
     rights = ",".join(command.rights)
-    tx.execute(SQL["add_key"], (command.id, queue.id, command.name, command.hash, rights, tx.now))
-    return ApiKey(command.id, queue.name, command.name, command.hash, list(command.rights), tx.now)
+    tx.execute(SQL[f"add_{kind}_key"], (command.id, owner, command.name, command.hash, rights, tx.now))
+    return ApiKey(command.id, command.queue, command.name, command.hash, list(command.rights), tx.now, command.stream)
 
 
-def remove_key(tx: SqliteTransaction, command: RemoveKey) -> Removed:
-    queue = tx.queue(command.queue)
-    return Removed(tx.execute(SQL["remove_key"], (command.id, queue.id)).rowcount)
+def remove_keys(tx: SqliteTransaction, command: RemoveKeys) -> Removed:
+    kind, owner = _owner(tx, command)
+    return Removed(tx.execute(SQL[f"remove_{kind}_keys"], (owner, command.id)).rowcount)
 
 
-def add_stream_key(tx: SqliteTransaction, command: AddStreamKey) -> ApiKey:
-    (count,) = tx.execute("SELECT count(*) FROM penstock_stream_key WHERE stream = ?", (command.stream,)).fetchone()
-    if count >= KEYS_MAX:
-        raise Conflict(f"stream {command.stream!r} already has {KEYS_MAX} keys", hint="remove some")
-    row = (command.id, command.stream, command.name, command.hash, ",".join(command.rights), tx.now)
-    tx.execute(SQL["add_stream_key"], row)
-    return ApiKey(command.id, None, command.name, command.hash, list(command.rights), tx.now, command.stream)
-
-
-def remove_stream_keys(tx: SqliteTransaction, command: RemoveStreamKeys) -> Removed:
-    return Removed(tx.execute(SQL["remove_stream_keys"], (command.stream, command.id)).rowcount)
-
-
-def list_stream_keys(connection: sqlite3.Connection, stream: str) -> list[ApiKey]:
-    return [_key(row) for row in connection.execute(SQL["list_stream_keys"], (stream,))]
+def _owner(tx: SqliteTransaction, command: AddKey | RemoveKeys) -> tuple[str, int | str | None]:
+    """Return the kind of the owner, which is part of the names of the statements, and its key in their tables."""
+    return ("stream", command.stream) if command.queue is None else ("queue", tx.queue(command.queue).id)
 
 
 def set_secret(tx: SqliteTransaction, command: SetSecret) -> None:
     tx.execute(SQL["set_secret"], (command.secret, tx.queue(command.queue).id))
-
-
-def find_key(connection: sqlite3.Connection, key_id: str) -> ApiKey | None:
-    row = connection.execute(SQL["find_key"], (key_id,)).fetchone()
-    return None if row is None else _key(row)
-
-
-def list_keys(connection: sqlite3.Connection, queue: str) -> list[ApiKey]:
-    return [_key(row) for row in connection.execute(SQL["list_keys"], (queue,))]
-
-
-def find_secret(connection: sqlite3.Connection, queue: str) -> str | None:
-    row = connection.execute(SQL["secret"], (queue,)).fetchone()
-    return None if row is None else row[0]
-
-
-def _key(row: tuple[Any, ...]) -> ApiKey:
-    key_id, queue, name, digest, rights, created_at, stream = row
-    return ApiKey(key_id, queue, name, digest, rights.split(","), created_at, stream)

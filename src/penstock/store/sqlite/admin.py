@@ -10,9 +10,8 @@ from penstock.core.commands import Purge, Redrive, RedriveOutcome, Remove, Remov
 from penstock.core.error_groups import is_wanted
 from penstock.core.ids import ID_MAX
 from penstock.core.model import DAY_MS, State
-from penstock.errors import InvalidInput
 from penstock.journal.events import EventFlag, Kind, encode_detail
-from penstock.store.common import NEVER, SETTLED_PER_STEP
+from penstock.store.common import NEVER, SETTLED_PER_STEP, position
 from penstock.store.request_dedup import REQUEST_KEY, REQUEST_WINDOW_MS
 from penstock.store.sqlite import lease_ranges
 from penstock.store.sqlite.configure import SQL
@@ -63,7 +62,7 @@ def _remove_one(tx: SqliteTransaction, queue: SqliteQueue, message_id: int) -> b
     elif tx.execute(ADVANCE["drop_ready"], (queue.id, rank, available_at, message_id)).rowcount:
         queue.ready -= 1
     else:
-        lease_ranges.separate_one(tx, queue, message_id)
+        lease_ranges.move_out_one(tx, queue, message_id)
         tx.execute(SQL["end_lease"], (queue.id, message_id))
         tx.execute(SETTLE["forget_extension"], (message_id,))
         from_dead = tx.execute(SETTLE["forget_dead"], (message_id,)).rowcount
@@ -116,7 +115,7 @@ def _purge_scheduled(tx: SqliteTransaction, queue: SqliteQueue, up_to: int, limi
 
 
 def _purge_leased(tx: SqliteTransaction, queue: SqliteQueue, up_to: int, limit: int) -> int:
-    lease_ranges.expand(tx, queue, limit, up_to=up_to)
+    lease_ranges.move_out_first(tx, queue, limit, up_to=up_to)
     rows = tx.execute(SQL["purge_leased"], (queue.id, up_to, limit)).fetchall()
     for letters in (False, True):
         row_keys = [row_key for _, _, row_key, from_dead in rows if bool(from_dead) is letters]
@@ -166,7 +165,7 @@ _PURGES: dict[State, Callable[[SqliteTransaction, SqliteQueue, int, int], int]] 
 
 def redrive(tx: SqliteTransaction, command: Redrive) -> RedriveOutcome:
     queue = tx.home(command.queue)
-    died_at, message_id = _position(command.after)
+    died_at, message_id = position(command.after, (-1, -1))
     died_before = NEVER if command.died_before is None else command.died_before
     among = (queue.id, died_at, message_id, died_before, command.limit)
     if command.ids is None:
@@ -175,7 +174,7 @@ def redrive(tx: SqliteTransaction, command: Redrive) -> RedriveOutcome:
         wanted = msgspec.json.encode({each for each in command.ids if 0 < each <= ID_MAX}).decode()
         rows = tx.execute(SQL["dead_letters_of"], (wanted, *among)).fetchall()
     matched = [row for row in rows if is_wanted(command, row[4])]
-    after = f"{rows[-1][2]}-{rows[-1][0]}" if len(rows) == command.limit else None
+    after = f"{rows[-1][2]}:{rows[-1][0]}" if len(rows) == command.limit else None
     if command.dry_run or not matched:
         return RedriveOutcome(len(matched), 0, after)
     at = max(tx.now, queue.newest_at)
@@ -198,17 +197,6 @@ def redrive(tx: SqliteTransaction, command: Redrive) -> RedriveOutcome:
     queue.n_redriven += len(matched)
     tx.touch(queue)
     return RedriveOutcome(len(matched), len(matched), after)
-
-
-def _position(after: str | None) -> tuple[int, int]:
-    if after is None:
-        return (-1, -1)
-    died_at, _, message_id = after.partition("-")
-    if not (died_at.isdigit() and message_id.isdigit()):
-        raise InvalidInput(
-            f"{after!r} is not a valid position", field="after", hint="pass the position that an earlier step returned"
-        )
-    return int(died_at), int(message_id)
 
 
 def sweep(tx: SqliteTransaction, command: Sweep) -> Swept:

@@ -9,7 +9,6 @@ from typing import Any
 from penstock.core.commands import (
     Ack,
     AddKey,
-    AddStreamKey,
     Beat,
     CatchUp,
     CatchUpJournal,
@@ -27,10 +26,8 @@ from penstock.core.commands import (
     Redrive,
     Release,
     Remove,
-    RemoveKey,
-    RemoveStreamKeys,
+    RemoveKeys,
     SetSecret,
-    Settled,
     SettledAll,
     Sweep,
     SwitchJournal,
@@ -38,7 +35,8 @@ from penstock.core.commands import (
     Transact,
     TransactOutcome,
 )
-from penstock.errors import InvariantBroken, LeaseLost, PenstockError, UnknownMessage
+from penstock.errors import InvariantBroken, PenstockError
+from penstock.store.common import require_settled
 from penstock.store.sqlite import access
 from penstock.store.sqlite.admin import purge, redrive, remove, sweep
 from penstock.store.sqlite.configure import configure, drop, pause
@@ -101,25 +99,17 @@ def transact(tx: SqliteTransaction, command: Transact) -> TransactOutcome:
         outcomes = [execute(tx, each) for each in command.commands]
         for each, outcome in zip(command.commands, outcomes, strict=True):
             if isinstance(outcome, SettledAll):
-                _require_settled(each, outcome)
+                require_settled(each, outcome)
     except PenstockError:
         tx.execute("ROLLBACK TO transact")
         tx.execute("RELEASE transact")
-        tx.go_back(mark)
+        tx.roll_back_to(mark)
         raise
     finally:
         tx.fenced = False
     tx.write_counters()
     tx.execute("RELEASE transact")
     return TransactOutcome(outcomes)
-
-
-def _require_settled(command: Any, outcome: SettledAll) -> None:
-    for item, result in zip(command.items, outcome.results, strict=True):
-        if result is Settled.STALE:
-            raise LeaseLost(item.id)
-        if result is Settled.UNKNOWN:
-            raise UnknownMessage(command.queue, item.id)
 
 
 HANDLERS: dict[type[Command[Any]], Callable[[SqliteTransaction, Any], Any]] = {
@@ -140,9 +130,7 @@ HANDLERS: dict[type[Command[Any]], Callable[[SqliteTransaction, Any], Any]] = {
     Pause: pause,
     Drop: drop,
     AddKey: access.add_key,
-    RemoveKey: access.remove_key,
-    AddStreamKey: access.add_stream_key,
-    RemoveStreamKeys: access.remove_stream_keys,
+    RemoveKeys: access.remove_keys,
     SetSecret: access.set_secret,
     Transact: transact,
     SwitchJournal: switch_journal,

@@ -19,17 +19,17 @@ def roll_up(connection: sqlite3.Connection, queue: SqliteQueue, window: Window) 
     """Return the history of a queue. Reads one row per step with events, however long the window is."""
     current = (queue.minute, *(getattr(queue, name) for name in COUNTED))
 
-    def stood_before(minute: int) -> Sequence[int]:
+    def totals_before(minute: int) -> Sequence[int]:
         if queue.minute < minute:
             return current
-        row: Sequence[int] | None = connection.execute(SQL["stood_before"], (queue.id, minute)).fetchone()
+        row: Sequence[int] | None = connection.execute(SQL["totals_before"], (queue.id, minute)).fetchone()
         return row or NOTHING
 
     spans = []
-    later = stood_before(window.to_minute)
+    later = totals_before(window.to_minute)
     while later[0] >= window.from_minute:
         start = window.start_of(later[0])
-        earlier = stood_before(start)
+        earlier = totals_before(start)
         happened = [after - before for after, before in zip(later[1:], earlier[1:], strict=True)]
         spans.append(span_of(start, happened, later[1:]))
         later = earlier

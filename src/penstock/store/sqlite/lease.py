@@ -15,8 +15,8 @@ from penstock.core.latency import WAIT
 from penstock.core.model import Delivery
 from penstock.core.sql_files import load_sql
 from penstock.journal.events import EventFlag, Kind
-from penstock.journal.recording import record_leased, record_leased_plain, worker_details
-from penstock.store.common import CONTENTS, ByteBudget, new_token, new_tokens
+from penstock.journal.recording import record_leased, record_leased_plain, record_taken, worker_details
+from penstock.store.common import CONTENTS, ByteBudget, delivery, new_token, new_tokens
 from penstock.store.sqlite import lease_ranges
 from penstock.store.sqlite.journal import error_details
 from penstock.store.sqlite.queues import ANYTHING, LEASED, SqliteQueue
@@ -90,7 +90,8 @@ def take(tx: SqliteTransaction, command: Take) -> Leased:
     plain, indexed, messages = _pick(tx, queue, allowed, 0, "") if allowed else ([], [], [])
     if messages:
         if queue.is_journalled:
-            _record_taken(tx, queue, indexed, messages)
+            details = error_details(tx, [(each.id, each.attempts > 1) for each in messages])
+            record_taken(tx, queue, messages, _first_leased(indexed), details)
         _finish_picked(tx, queue, plain, indexed)
     return Leased(messages, wake_at=None if messages else wake_at(queue))
 
@@ -194,17 +195,6 @@ def _first_leased(indexed: list[Row]) -> dict[int, int]:
     return {row[2]: row[5] for row in indexed if row[5] is not None}
 
 
-def _record_taken(tx: SqliteTransaction, queue: SqliteQueue, indexed: list[Row], messages: list[Delivery]) -> None:
-    now, first_leased = tx.now, _first_leased(indexed)
-    record_leased(tx, queue, messages, [None] * len(messages), first_leased)
-    rows = [
-        (each.id, each.created_at, first_leased.get(each.id, now), now, 0, each.attempts, 0, 0) for each in messages
-    ]
-    kept = EventFlag.KEPT if queue.options.archive_ms != 0 else 0
-    details = error_details(tx, [(each.id, each.attempts > 1) for each in messages])
-    tx.journal.note(Kind.ACKED, queue, rows, kept, details)
-
-
 def _allowed(queue: SqliteQueue, limit: int) -> int:
     """Return how many more messages `max_in_flight` allows."""
     max_in_flight = queue.options.max_in_flight
@@ -234,7 +224,7 @@ def _pick(
             messages += plain_deliveries([row], name, store_id, until, token)
         else:
             taken_indexed.append(row)
-            messages.append(_from_row(row[2], row[4] + 1, row[6:], name, store_id, until, token))
+            messages.append(delivery(row[2], row[4] + 1, row[6], row[7:], name, store_id, until, token))
     return taken_plain, taken_indexed, messages
 
 
@@ -243,7 +233,7 @@ def plain_deliveries(rows: Sequence[Row], queue: str, store_id: int, until: int,
     return [
         Delivery(
             id=row_key & ID_MAX,
-            store_id_or_uuid=store_id,
+            uuid_source=store_id,
             queue=queue,
             payload=payload,
             content=CONTENTS[content],
@@ -257,24 +247,6 @@ def plain_deliveries(rows: Sequence[Row], queue: str, store_id: int, until: int,
         )
         for row_key, created_at, _, priority, content, key, headers, payload in rows
     ]
-
-
-def _from_row(message_id: int, attempts: int, row: Row, queue: str, store_id: int, until: int, token: str) -> Delivery:
-    created_at, priority, content, key, headers, payload = row
-    return Delivery(
-        id=message_id,
-        store_id_or_uuid=store_id,
-        queue=queue,
-        payload=payload,
-        content=CONTENTS[content],
-        priority=priority,
-        attempts=attempts,
-        created_at=created_at,
-        leased_until=until,
-        token=token,
-        key=key,
-        headers=None if headers is None else msgspec.json.decode(headers),
-    )
 
 
 def _finish_picked(tx: SqliteTransaction, queue: SqliteQueue, plain: list[Row], indexed: list[Row]) -> None:
@@ -323,7 +295,7 @@ def _lease_dead(tx: SqliteTransaction, queue: SqliteQueue, command: Lease) -> Le
     queue.lease_expiry_at = min(queue.lease_expiry_at, until)
     tx.touch(queue)
     name = queue.name + DLQ_SUFFIX
-    messages = [_from_row(row[1], row[3], row[5:], name, tx.store_id, until, token.hex()) for row in rows]
+    messages = [delivery(row[1], row[3], row[5], row[6:], name, tx.store_id, until, token.hex()) for row in rows]
     if queue.is_journalled:
         first_leased = {row[1]: row[4] for row in rows if row[4] is not None}
         record_leased(tx, queue, messages, [command.worker] * len(messages), first_leased, EventFlag.DEAD_LETTER)

@@ -24,7 +24,7 @@ from penstock.store.sqlite.transaction import NotAsRemembered, RecentRange, Sqli
 SQL = load_sql("penstock.store.sqlite", "lease_ranges")
 ADD, END = SQL["add"], SQL["end"]
 # Messages moved into rows of their own when a consumer settles one of them alone.
-SEPARATE_STEP = 100
+MOVE_OUT_STEP = 100
 
 
 class LeaseRange(NamedTuple):
@@ -91,12 +91,12 @@ def end(tx: SqliteTransaction, queue: SqliteQueue, token: str, ids: Iterable[int
     for each in _with_token(tx, queue, token, wanted):
         found = _messages(tx, queue, each, wanted)
         if found:
-            _take_out(tx, queue, each, [message_id for message_id, _ in found])
+            _remove_ids(tx, queue, each, [message_id for message_id, _ in found])
             ended += [EndedInRange(message_id, pushed_at, each.leased_at) for message_id, pushed_at in found]
     return ended
 
 
-def separate(tx: SqliteTransaction, queue: SqliteQueue, items: Iterable[SettleItem]) -> None:
+def move_out(tx: SqliteTransaction, queue: SqliteQueue, items: Iterable[SettleItem]) -> None:
     """Move the leases of these messages out of ranges, into rows of their own. A stale token moves nothing."""
     if not queue.has_ranges:
         return
@@ -106,74 +106,78 @@ def separate(tx: SqliteTransaction, queue: SqliteQueue, items: Iterable[SettleIt
     for token, ids in by_token.items():
         if token is None:
             for message_id in _valid(ids):
-                separate_one(tx, queue, message_id)
+                move_out_one(tx, queue, message_id)
         elif len(ids) == 1 and (recent := tx.pop_recent_range(token)) is not None and recent.queue_id == queue.id:
-            _separate_step(tx, queue, token, recent, ids[0])
+            _move_out_neighbours(tx, queue, token, recent, ids[0])
         else:
             wanted = _valid(ids)
             for each in _with_token(tx, queue, token, wanted):
-                _separate_from(tx, queue, each, wanted)
+                _move_out_ids(tx, queue, each, wanted)
 
 
-def _separate_step(tx: SqliteTransaction, queue: SqliteQueue, token: str, recent: RecentRange, message_id: int) -> None:
+def _move_out_neighbours(
+    tx: SqliteTransaction, queue: SqliteQueue, token: str, recent: RecentRange, message_id: int
+) -> None:
     """Move a message and its neighbours out of a range that this process leased recently.
 
     A consumer that settles one message alone does the same with the next ones, and rows are faster for that.
     """
-    start = bisect_left(recent.ids, message_id) // SEPARATE_STEP * SEPARATE_STEP
-    end = start + SEPARATE_STEP
+    start = bisect_left(recent.ids, message_id) // MOVE_OUT_STEP * MOVE_OUT_STEP
+    end = start + MOVE_OUT_STEP
     wanted, rest = recent.ids[start:end], recent.ids[end:]
     ranges = _with_token(tx, queue, token, wanted)
     for each in ranges:
-        _separate_from(tx, queue, each, wanted)
+        _move_out_ids(tx, queue, each, wanted)
     # The range that remains begins right behind; it is cached only if its first message has that id.
     if ranges and rest and rest[0] == wanted[-1] + 1:
         tx.remember_range(token, recent._replace(ids=rest, pushed=recent.pushed[end:]))
 
 
-def separate_one(tx: SqliteTransaction, queue: SqliteQueue, message_id: int) -> None:
+def move_out_one(tx: SqliteTransaction, queue: SqliteQueue, message_id: int) -> None:
     """Move the lease of a message, whatever its token, out of its range."""
     if queue.has_ranges:
         for row in tx.execute(SQL["with_id"], (queue.id, message_id)).fetchall():
-            _separate_from(tx, queue, LeaseRange(*row), [message_id])
+            _move_out_ids(tx, queue, LeaseRange(*row), [message_id])
 
 
-def _separate_from(tx: SqliteTransaction, queue: SqliteQueue, each: LeaseRange, wanted: list[int]) -> None:
+def _move_out_ids(tx: SqliteTransaction, queue: SqliteQueue, each: LeaseRange, wanted: list[int]) -> None:
     found = _messages(tx, queue, each, wanted)
     if found:
         ids = [message_id for message_id, _ in found]
         tx.execute(SQL["rows_at_places"], (*_row_of(queue, each), _json([queue.plain_start | each for each in ids])))
-        _take_out(tx, queue, each, ids)
+        _remove_ids(tx, queue, each, ids)
         tx.pop_recent_range(each.token.hex())
         for message_id, pushed_at in found:
             tx.remember(message_id, (each.until, each.token, each.leased_at, pushed_at))
 
 
-def expand(tx: SqliteTransaction, queue: SqliteQueue, limit: int, *, until: int = NEVER, up_to: int = ID_MAX) -> None:
+def move_out_first(
+    tx: SqliteTransaction, queue: SqliteQueue, limit: int, *, until: int = NEVER, up_to: int = ID_MAX
+) -> None:
     """Move the first leases that end by `until` out of ranges, at most `limit` of messages up to the id `up_to`."""
     if not queue.has_ranges:
         return
     rows = tx.execute(SQL["first"], (queue.id, until, up_to, limit)).fetchall()
     for row in rows:
-        limit -= _expand_one(tx, queue, LeaseRange(*row), limit, up_to)
+        limit -= _move_out_some(tx, queue, LeaseRange(*row), limit, up_to)
         if limit <= 0:
             break
     if not rows:
         _check_any(tx, queue)
 
 
-def expand_at(tx: SqliteTransaction, queue: SqliteQueue, until: int, first: int, limit: int) -> list[int]:
+def move_out_at(tx: SqliteTransaction, queue: SqliteQueue, until: int, first: int, limit: int) -> list[int]:
     """Move up to `limit` leases out of the range that begins there, if there is one, and return the messages' ids."""
     row = tx.execute(SQL["at"], (queue.id, until, first)).fetchone() if queue.has_ranges else None
     if row is None:
         return []
     each = LeaseRange(*row)
     found = _messages(tx, queue, each, range(each.first, each.last + 1))[:limit]
-    _expand_one(tx, queue, each, limit, ID_MAX)
+    _move_out_some(tx, queue, each, limit, ID_MAX)
     return [message_id for message_id, _ in found]
 
 
-def _expand_one(tx: SqliteTransaction, queue: SqliteQueue, each: LeaseRange, limit: int, up_to: int) -> int:
+def _move_out_some(tx: SqliteTransaction, queue: SqliteQueue, each: LeaseRange, limit: int, up_to: int) -> int:
     """Return how many leases were moved into rows of their own."""
     start = queue.plain_start
     last = min(each.last, up_to)
@@ -186,9 +190,9 @@ def _expand_one(tx: SqliteTransaction, queue: SqliteQueue, each: LeaseRange, lim
     return moved
 
 
-def expand_all(connection: sqlite3.Connection) -> None:
+def move_out_all(connection: sqlite3.Connection) -> None:
     """Move every lease out of its range."""
-    connection.execute(SQL["expand_all"])
+    connection.execute(SQL["move_out_all"])
     connection.execute(SQL["remove_all"])
 
 
@@ -227,7 +231,7 @@ def _messages(
     return tx.execute(SQL["pushed_at_places"], (_json([start | message_id for message_id in inside]),)).fetchall()
 
 
-def _take_out(tx: SqliteTransaction, queue: SqliteQueue, each: LeaseRange, ids: list[int]) -> None:
+def _remove_ids(tx: SqliteTransaction, queue: SqliteQueue, each: LeaseRange, ids: list[int]) -> None:
     """Leave what remains of a range without these messages, in the order of their ids."""
     pieces: list[tuple[int, int]] = []
     first = each.first

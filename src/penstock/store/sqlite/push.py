@@ -140,7 +140,7 @@ def _admit(tx: SqliteTransaction, queue: SqliteQueue, count: int) -> None:
     if not count:
         return
     options = queue.options
-    check_size(queue.name, options, queue.undone, count)
+    check_size(queue.name, options, queue.unfinished, count)
     if options.push_rate is not None:
         elapsed_ms = tx.now - (queue.tokens_at or 0)
         queue.tokens = tokens_left(queue.name, options, queue.tokens, elapsed_ms, count)

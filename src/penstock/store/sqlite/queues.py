@@ -153,7 +153,7 @@ class SqliteQueue:
         # Row of the only ready message, if this process has just pushed it.
         self.only: tuple[Any, ...] | None = None
         self.changed = 0
-        self._was_busy = self.undone > 0
+        self._was_busy = self.unfinished > 0
 
     @property
     def is_journalled(self) -> bool:
@@ -169,7 +169,7 @@ class SqliteQueue:
         return lane | message_id
 
     @property
-    def undone(self) -> int:
+    def unfinished(self) -> int:
         return int(self.ready + self.scheduled + self.leased)
 
     def check_next(self, row_key: int) -> None:
@@ -215,7 +215,7 @@ class SqliteQueue:
 
     def may_ack_alone(self, now: int) -> bool:
         """Return True if one ack changes only the counters of this queue."""
-        return now < (self.minute + 1) * 60_000 and ("/" not in self.name or (self._was_busy and self.undone > 1))
+        return now < (self.minute + 1) * 60_000 and ("/" not in self.name or (self._was_busy and self.unfinished > 1))
 
     def leave_uncounted(self, now: int) -> bool:
         """Defer the counting of this transaction's pushes and leases to the next other change of the queue.
@@ -255,7 +255,7 @@ class SqliteQueue:
         update, values = _STATEMENTS[self.changed]
         connection.execute(update, values(self))
         self.all_counted()
-        if "/" in self.name and self._was_busy != (self.undone > 0):
+        if "/" in self.name and self._was_busy != (self.unfinished > 0):
             if self._was_busy:
                 connection.execute(SQL["idle"], (self.name,))
             else:

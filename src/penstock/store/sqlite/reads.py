@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import TypeVar
 
-from penstock.core.model import (
-    Ages,
-    ApiKey,
-    Clock,
-    DeadError,
-    Latencies,
-    QueueInfo,
-    QueueStats,
-    RollUp,
-    State,
-    StoredMessage,
-    Window,
-    WorkerInfo,
-)
+from penstock.core.model import Clock, StoredMessage, WorkerInfo
 from penstock.errors import StoreClosed
 from penstock.journal.interface import JournalRow
-from penstock.store.sqlite import access
+from penstock.store.reads import StoreReads
 from penstock.store.sqlite.connection import MEMORY, connect, mapping_errors, retry_while_busy
 from penstock.store.sqlite.queries import SqliteQueries
 from penstock.store.sqlite.transaction import JOURNAL
@@ -33,7 +20,7 @@ from penstock.store.sqlite.workers import list_workers
 T = TypeVar("T")
 
 
-class ReadMixin:
+class ReadMixin(StoreReads):
     """Read-only half of the store. A store in memory has a single connection for reads and writes."""
 
     path: str
@@ -51,61 +38,6 @@ class ReadMixin:
         if not self._reader_open:
             self._reader = self._writer if self.path == MEMORY else connect(self.path, busy_ms=self._busy_ms)
             self._reader_open = True
-
-    def peek(
-        self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
-    ) -> tuple[list[StoredMessage], str | None]:
-        return self._read(lambda reader: reader.peek(queue, state, limit, after))
-
-    def dead_errors(
-        self, queue: str, *, contains: str = "", limit: int = 1_000, after: str | None = None
-    ) -> tuple[list[DeadError], str | None]:
-        return self._read(lambda reader: reader.dead_errors(queue, contains, limit, after))
-
-    def get(self, queue: str, message_id: int) -> StoredMessage | None:
-        return self._read(lambda reader: reader.get(queue, message_id))
-
-    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
-        return self._read(lambda reader: [reader.locate(name) for name in names])
-
-    def held(self, queue: str, uuids: Sequence[str]) -> set[str]:
-        return self._read(lambda reader: reader.held(queue, uuids))
-
-    def find_queue(self, queue: str) -> QueueInfo | None:
-        found = self._read(lambda reader: reader.find(queue))
-        return None if found is None else found.info()
-
-    def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]:
-        return self._read(lambda reader: reader.list_queues(prefix, after, limit))
-
-    def forwarders(self, target: str | None = None) -> list[str]:
-        return self._read(lambda reader: reader.forwarders(target))
-
-    def stats(self, queue: str) -> QueueStats:
-        return self._read(lambda reader: reader.stats(queue))
-
-    def ages(self, queues: Sequence[str]) -> dict[str, Ages]:
-        return self._read(lambda reader: reader.ages(queues))
-
-    def roll_ups(self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[RollUp]:
-        return self._read(lambda reader: reader.roll_ups(window, prefix, after, limit))
-
-    def latencies(
-        self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
-    ) -> list[Latencies]:
-        return self._read(lambda reader: reader.latencies(window, prefix, after, limit))
-
-    def find_key(self, key_id: str) -> ApiKey | None:
-        return self._with_snapshot(lambda connection: access.find_key(connection, key_id))
-
-    def list_stream_keys(self, stream: str) -> list[ApiKey]:
-        return self._with_snapshot(lambda connection: access.list_stream_keys(connection, stream))
-
-    def list_keys(self, queue: str) -> list[ApiKey]:
-        return self._with_snapshot(lambda connection: access.list_keys(connection, queue))
-
-    def find_secret(self, queue: str) -> str | None:
-        return self._with_snapshot(lambda connection: access.find_secret(connection, queue))
 
     def workers(self, *, after: str | None = None, limit: int = 100) -> list[WorkerInfo]:
         return self._with_snapshot(lambda connection: list_workers(connection, self._clock(), after, limit))

@@ -186,7 +186,7 @@ def delete_messages(tx: SqliteTransaction, row_keys: list[int]) -> None:
 def nack(tx: SqliteTransaction, command: Nack) -> SettledAll:
     queue = tx.home(command.queue)
     check_tokens(queue.name, queue.options, command.items)
-    lease_ranges.separate(tx, queue, command.items)
+    lease_ranges.move_out(tx, queue, command.items)
     results: list[Settled] = []
     states: list[State | None] = []
     for item in command.items:
@@ -251,7 +251,7 @@ def extend(tx: SqliteTransaction, command: Extend) -> SettledAll:
     queue = tx.home(command.queue)
     check_tokens(queue.name, queue.options, command.items)
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
-    lease_ranges.separate(tx, queue, command.items)
+    lease_ranges.move_out(tx, queue, command.items)
     results = [_extend_one(tx, queue, item, until) for item in command.items]
     queue.lease_expiry_at = min(queue.lease_expiry_at, until)
     return SettledAll(results, leased_until=until)
@@ -275,7 +275,7 @@ def _extend_one(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem, unt
 def release(tx: SqliteTransaction, command: Release) -> SettledAll:
     queue = tx.home(command.queue)
     check_tokens(queue.name, queue.options, command.items)
-    lease_ranges.separate(tx, queue, command.items)
+    lease_ranges.move_out(tx, queue, command.items)
     results = []
     for item in command.items:
         lease = _end_lease(tx, queue, item)
@@ -308,7 +308,7 @@ def _end_leases(
     ids = {item.id for item in items}
     tokens = {item.token for item in items}
     if len(ids) < len(items) or None in tokens:
-        lease_ranges.separate(tx, queue, items)
+        lease_ranges.move_out(tx, queue, items)
         return _end_one_by_one(tx, queue, items)
     ended: list[EndedLeaseRow] = []
     for token in tokens:
@@ -331,7 +331,7 @@ def _end_leases(
 def _end_only(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem) -> EndedLeaseRow | None:
     if queue.has_ranges and item.id not in tx.recent_leases:
         if item.token is None or tx.has_recent_range(item.token):
-            lease_ranges.separate(tx, queue, [item])
+            lease_ranges.move_out(tx, queue, [item])
         elif ended := _end_in_ranges(tx, queue, item.token, [item.id]):
             return ended[0]
     return _end_lease(tx, queue, item)

@@ -117,19 +117,19 @@ class SqliteTransaction:
 
     def forget(self) -> None:
         """Discard all cached state and pending changes."""
-        self.journal.go_back(0)
+        self.journal.roll_back_to(0)
         # True if the file names another process as its last writer, which must be cleared with the first change.
         self._another_claims, self._changes_before = False, 0
         self.forget_queues()
 
     def mark(self) -> tuple[int, bool]:
-        """Return a position for `go_back`, together with a savepoint."""
+        """Return a position for `roll_back_to`, together with a savepoint."""
         return self.journal.mark(), self._another_claims
 
-    def go_back(self, mark: tuple[int, bool]) -> None:
+    def roll_back_to(self, mark: tuple[int, bool]) -> None:
         """Discard changes after the database was rolled back to its savepoint."""
         is_journalled, self._another_claims = mark
-        self.journal.go_back(is_journalled)
+        self.journal.roll_back_to(is_journalled)
         self.forget_leases()
         self.forget_queues()
 

@@ -101,18 +101,18 @@ def _expand_far_ranges(
     tx: SqliteTransaction, queue: SqliteQueue, over: list[tuple[int, int]]
 ) -> tuple[list[tuple[int, int]], bool]:
     """Return the ends and ids of single leases in place of the ranges among them, and True if there may be more."""
-    expanded: list[tuple[int, int]] = []
+    moved: list[tuple[int, int]] = []
     for until, first in over:
-        ids = lease_ranges.expand_at(tx, queue, until, first, LEASE_CHECK_STEP - len(expanded))
-        expanded += [(until, message_id) for message_id in ids or (first,)]
-        if len(expanded) >= LEASE_CHECK_STEP:
+        ids = lease_ranges.move_out_at(tx, queue, until, first, LEASE_CHECK_STEP - len(moved))
+        moved += [(until, message_id) for message_id in ids or (first,)]
+        if len(moved) >= LEASE_CHECK_STEP:
             tx.lease_checks.repeat(queue.id)
-            return expanded, True
-    return expanded, False
+            return moved, True
+    return moved, False
 
 
 def _expire_leases(tx: SqliteTransaction, queue: SqliteQueue, step: int, moved: Transitions) -> None:
-    lease_ranges.expand(tx, queue, step, until=tx.now)
+    lease_ranges.move_out_first(tx, queue, step, until=tx.now)
     rows = tx.execute(SQL["lapsed"], (queue.id, tx.now, step)).fetchall()
     if rows:
         tx.execute(SQL["end_lapsed"], (queue.id, *rows[-1][:2]))

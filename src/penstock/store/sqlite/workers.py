@@ -64,7 +64,7 @@ def _forget_silent(tx: SqliteTransaction) -> list[workers.Key]:
     if not stale:
         return []
     holders = dict(tx.execute(SQL["holders"], (tx.now, workers.LEASES_MET)).fetchall())
-    gone = workers.silent(stale, holders, tx.now)
+    gone = workers.silent_workers(stale, holders, tx.now)
     for key in gone:
         tx.execute(SQL["forget"], key)
     return gone

@@ -23,6 +23,7 @@ from penstock.server.event_stream import EventBroadcaster
 from penstock.server.http.messages import Request, Response, reply, reply_binary
 from penstock.server.routing import Route
 from penstock.server.signatures import SIGNATURE_HEADER, Signatures
+from penstock.wire import queues as shapes
 from penstock.wire.binary_batches import (
     BinaryPoll,
     BinaryPolled,
@@ -34,47 +35,16 @@ from penstock.wire.binary_batches import (
 from penstock.wire.http_errors import HttpError
 from penstock.wire.new_messages import add_headers, new_message
 from penstock.wire.queue_views import message_view, polled_message, pushed_many, queue_view, stats_view
-from penstock.wire.queues import (
-    AckBody,
-    CreateQueue,
-    Done,
-    Dropped,
-    DropQuery,
-    ExtendBody,
-    KeyList,
-    KeyView,
-    ListQuery,
-    MessagePage,
-    NackBody,
-    NewKey,
-    OptionChanges,
-    PageQuery,
-    PeekQuery,
-    PollBody,
-    Polled,
-    PollQuery,
-    Purged,
-    PurgeQuery,
-    PushBody,
-    PushedOne,
-    PushOne,
-    QueueList,
-    RequeueBody,
-    Requeued,
-    TransactBody,
-    TransactedView,
-    new_key_body,
-)
 
-create_queue = msgspec.json.Decoder(CreateQueue)
-option_changes = msgspec.json.Decoder(OptionChanges)
-push_body = msgspec.json.Decoder(PushBody)
-poll_body = msgspec.json.Decoder(PollBody)
-ack_body = msgspec.json.Decoder(AckBody)
-nack_body = msgspec.json.Decoder(NackBody)
-extend_body = msgspec.json.Decoder(ExtendBody)
-transact_body = msgspec.json.Decoder(TransactBody)
-requeue_body = msgspec.json.Decoder(RequeueBody)
+create_queue = msgspec.json.Decoder(shapes.CreateQueue)
+option_changes = msgspec.json.Decoder(shapes.OptionChanges)
+push_body = msgspec.json.Decoder(shapes.PushBody)
+poll_body = msgspec.json.Decoder(shapes.PollBody)
+ack_body = msgspec.json.Decoder(shapes.AckBody)
+nack_body = msgspec.json.Decoder(shapes.NackBody)
+extend_body = msgspec.json.Decoder(shapes.ExtendBody)
+transact_body = msgspec.json.Decoder(shapes.TransactBody)
+requeue_body = msgspec.json.Decoder(shapes.RequeueBody)
 
 
 class Queues:
@@ -114,10 +84,10 @@ class Queues:
         return reply(queue_view(configured.info), 201 if configured.created else 200)
 
     async def list_all(self, request: Request) -> Response:
-        query = request.query(ListQuery)
+        query = request.query(shapes.ListQuery)
         found = await self._broker.list_queues(prefix=query.prefix, after=query.after, limit=query.limit)
         more = found[-1].name if len(found) == query.limit else None
-        return reply(QueueList([queue_view(info) for info in found], more), rows=len(found))
+        return reply(shapes.QueueList([queue_view(info) for info in found], more), rows=len(found))
 
     async def show(self, request: Request) -> Response:
         name = request.params["queue"]
@@ -137,10 +107,10 @@ class Queues:
 
     async def drop(self, request: Request) -> Response:
         name = request.params["queue"]
-        removed = await self._broker.drop(name, force=request.query(DropQuery).force)
+        removed = await self._broker.drop(name, force=request.query(shapes.DropQuery).force)
         self._gate.forget_keys()
         self._signatures.forget(name)
-        return reply(Dropped(name, removed), rows=removed)
+        return reply(shapes.Dropped(name, removed), rows=removed)
 
     async def pause(self, request: Request) -> Response:
         return reply(queue_view(await self._broker.pause(request.params["queue"])))
@@ -155,7 +125,7 @@ class Queues:
             )
         await self._require_queue(request)
         await self._broker.compact()
-        return reply(Done())
+        return reply(shapes.Done())
 
     async def stats(self, request: Request) -> Response:
         return reply(stats_view(await self._broker.stats(request.params["queue"])))
@@ -193,12 +163,14 @@ class Queues:
                 "request_key needs messages; a single message has an idempotency_key",
                 field="request_key",
             )
-        body.idempotency_key = _one_of(
+        body.idempotency_key = _header_or_field(
             request.header(b"idempotency-key"), body.idempotency_key, "Idempotency-Key", "idempotency_key"
         )
-        body.signature = _one_of(request.header(SIGNATURE_HEADER), body.signature, "X-Penstock-Signature", "signature")
+        body.signature = _header_or_field(
+            request.header(SIGNATURE_HEADER), body.signature, "X-Penstock-Signature", "signature"
+        )
         [receipt] = await self._broker.push(queue, await self._new_messages(request, queue, [body]))
-        answer = PushedOne(receipt.id, receipt.id, receipt.uuid, receipt.duplicate)
+        answer = shapes.PushedOne(receipt.id, receipt.id, receipt.uuid, receipt.duplicate)
         return reply(answer, 200 if receipt.duplicate else 201, rows=1)
 
     async def _push_batch(
@@ -210,7 +182,9 @@ class Queues:
             return reply_binary(BinaryPushed(pushed.message_ids, pushed.duplicates), 201, rows=len(receipts))
         return reply(pushed, 201, rows=len(receipts))
 
-    async def _new_messages(self, request: Request, queue: str, sent: Sequence[PushOne | PushBody]) -> list[PushItem]:
+    async def _new_messages(
+        self, request: Request, queue: str, sent: Sequence[shapes.PushOne | shapes.PushBody]
+    ) -> list[PushItem]:
         secret = await self._signatures.secret(queue)
         trace = request.traceparent
         return [new_message(each, secret, trace) for each in sent]
@@ -218,12 +192,12 @@ class Queues:
     # Consuming
 
     async def poll(self, request: Request) -> Response:
-        query = request.query(PollQuery)
+        query = request.query(shapes.PollQuery)
         queue = request.params["queue"]
         if request.is_binary:
-            body: PollBody | BinaryPoll = await request.binary(decode_poll, BinaryPoll())
+            body: shapes.PollBody | BinaryPoll = await request.binary(decode_poll, BinaryPoll())
         else:
-            body = await request.json(poll_body, PollBody())
+            body = await request.json(poll_body, shapes.PollBody())
         acking = await self._submit_acks(request, queue, body)
         try:
             messages = await poll(
@@ -240,10 +214,10 @@ class Queues:
             acked = [*await acking] if acking is not None else None
         if request.wants_binary:
             return reply_binary(BinaryPolled(messages, acked), rows=len(messages))
-        return reply(Polled([polled_message(message) for message in messages], acked), rows=len(messages))
+        return reply(shapes.Polled([polled_message(message) for message in messages], acked), rows=len(messages))
 
     async def _submit_acks(
-        self, request: Request, queue: str, body: PollBody | BinaryPoll
+        self, request: Request, queue: str, body: shapes.PollBody | BinaryPoll
     ) -> asyncio.Future[list[Settled]] | None:
         """Submit acks before the lease, so that both share one commit."""
         if not body.acks:
@@ -256,7 +230,7 @@ class Queues:
 
     async def ack(self, request: Request) -> Response:
         if request.is_binary:
-            body = AckBody(items=[*(await request.binary(decode_ack)).items])
+            body = shapes.AckBody(items=[*(await request.binary(decode_ack)).items])
         else:
             body = await request.json(ack_body)
         items = translation.settle_items(request, body)
@@ -300,12 +274,12 @@ class Queues:
         receipts = [receipt for outcome in outcomes for receipt in getattr(outcome, "receipts", ())]
         ids = [receipt.id for receipt in receipts]
         duplicates = [position for position, receipt in enumerate(receipts) if receipt.duplicate]
-        return reply(TransactedView(len(body.ack), len(body.nack), ids, duplicates), rows=len(ids))
+        return reply(shapes.TransactedView(len(body.ack), len(body.nack), ids, duplicates), rows=len(ids))
 
     # Reading and removing
 
     async def peek(self, request: Request) -> Response:
-        query = request.query(PeekQuery)
+        query = request.query(shapes.PeekQuery)
         return await self._page(request.params["queue"], State(query.state), query)
 
     async def get(self, request: Request) -> Response:
@@ -319,33 +293,33 @@ class Queues:
         queue, message_id = translation.message_id(request)
         if not await self._broker.remove(queue, [message_id]):
             raise UnknownMessage(queue, message_id)
-        return reply(Done(), rows=1)
+        return reply(shapes.Done(), rows=1)
 
     async def purge(self, request: Request) -> Response:
         return await self._purge(request, State.READY, State.SCHEDULED)
 
     async def _purge(self, request: Request, *states: State) -> Response:
-        dry_run = request.query(PurgeQuery).dry_run
+        dry_run = request.query(shapes.PurgeQuery).dry_run
         queue = request.params["queue"]
         if dry_run:
             info = (await self._broker.stats(queue)).info
             # The name of a dead-letter queue selects the dead letters alone.
             counted = states if info.name == queue else (State.DEAD,)
-            return reply(Purged(sum(getattr(info, state) for state in counted), True))
+            return reply(shapes.Purged(sum(getattr(info, state) for state in counted), True))
         removed = await self._broker.purge(queue, states)
-        return reply(Purged(removed, False), rows=removed)
+        return reply(shapes.Purged(removed, False), rows=removed)
 
-    async def _page(self, queue: str, state: State, query: PageQuery) -> Response:
+    async def _page(self, queue: str, state: State, query: shapes.PageQuery) -> Response:
         found, after = await self._broker.peek(queue, state=state, limit=query.limit, after=query.after)
-        return reply(MessagePage([message_view(message) for message in found], after), rows=len(found))
+        return reply(shapes.MessagePage([message_view(message) for message in found], after), rows=len(found))
 
     # Dead letters
 
     async def dead(self, request: Request) -> Response:
-        return await self._page(request.params["queue"], State.DEAD, request.query(PageQuery))
+        return await self._page(request.params["queue"], State.DEAD, request.query(shapes.PageQuery))
 
     async def requeue(self, request: Request) -> Response:
-        body = await request.json(requeue_body, RequeueBody())
+        body = await request.json(requeue_body, shapes.RequeueBody())
         where = body.where
         times = [where.died_before, None if where.older_than_ms is None else system_clock() - where.older_than_ms]
         redriving = self._broker.redrive(
@@ -360,7 +334,7 @@ class Queues:
         )
         # At a low rate it may take hours; it stops if the client disconnects.
         redriven = await until_disconnect(request, redriving)
-        answer = Requeued(redriven.matched, redriven.moved, redriven.matched - redriven.moved)
+        answer = shapes.Requeued(redriven.matched, redriven.moved, redriven.matched - redriven.moved)
         return reply(answer, rows=redriven.moved)
 
     async def purge_dead(self, request: Request) -> Response:
@@ -369,32 +343,32 @@ class Queues:
     # Keys
 
     async def add_key(self, request: Request) -> Response:
-        body = await request.json(new_key_body, NewKey())
+        body = await request.json(shapes.new_key_body, shapes.NewKey())
         key_id, secret, digest = new_key()
         queue = request.params["queue"]
-        key = await self._broker.add_key(queue, id=key_id, name=body.name, hash=digest, rights=body.rights)
-        return reply(KeyView.of(key, secret), 201)
+        key = await self._broker.add_key(queue=queue, id=key_id, name=body.name, hash=digest, rights=body.rights)
+        return reply(shapes.KeyView.of(key, secret), 201)
 
     async def list_keys(self, request: Request) -> Response:
         queue = await self._require_queue(request)
-        keys = [KeyView.of(key) for key in await self._broker.list_keys(queue)]
-        return reply(KeyList(keys), rows=len(keys))
+        keys = [shapes.KeyView.of(key) for key in await self._broker.list_keys(queue=queue)]
+        return reply(shapes.KeyList(keys), rows=len(keys))
 
     async def remove_key(self, request: Request) -> Response:
-        if not await self._broker.remove_key(request.params["queue"], request.params["key"]):
+        if not await self._broker.remove_keys(request.params["key"], queue=request.params["queue"]):
             raise HttpError(404, "unknown_key", "there is no such key on this queue")
         self._gate.forget_keys()
-        return reply(Done())
+        return reply(shapes.Done())
 
 
 def _request_key(request: Request, sent: str | None) -> str | None:
     """Return the key of a batch; raise if its signature is in the header, where that of a single message is."""
     if request.header(SIGNATURE_HEADER) is not None:
         raise HttpError(422, "invalid_value", "with messages, each message carries its own signature", field="messages")
-    return _one_of(request.header(b"idempotency-key"), sent, "Idempotency-Key", "request_key")
+    return _header_or_field(request.header(b"idempotency-key"), sent, "Idempotency-Key", "request_key")
 
 
-def _one_of(header: bytes | None, value: str | None, header_name: str, field: str) -> str | None:
+def _header_or_field(header: bytes | None, value: str | None, header_name: str, field: str) -> str | None:
     """Return the value of the header or the body field; both may be set if they agree."""
     if header is None:
         return value

@@ -108,7 +108,7 @@ class QueueStreams:
         return Response(200, content_type=b"text/event-stream", headers=headers, stream=stream)
 
     async def _event_lines(self, request: Request, queue: str, since: int | None) -> AsyncGenerator[bytes, None]:
-        broadcaster = await self._news_of(queue)
+        broadcaster = await self._events_of(queue)
         begin = b""
         if broadcaster is not None:
             # An id without an event, so that a client that disconnects before the first event also resumes here.
@@ -131,7 +131,7 @@ class QueueStreams:
             finally:
                 disconnected.cancel()
 
-    async def _news_of(self, queue: str) -> EventBroadcaster | None:
+    async def _events_of(self, queue: str) -> EventBroadcaster | None:
         """Return the broadcaster if the journal covers this queue."""
         info = await self._broker.find_queue(queue)
         return None if info is None or info.options.journal == "off" else self._broadcaster

@@ -20,40 +20,18 @@ from penstock.server.api.streams.routes import stream_routes
 from penstock.server.http.messages import Request, Response, reply
 from penstock.server.routing import Route
 from penstock.server.stream_service import StreamService
+from penstock.wire import streams as shapes
 from penstock.wire.http_errors import HttpError
 from penstock.wire.queues import Done
-from penstock.wire.streams import (
-    ARROW_RECORDS_MAX,
-    Appended,
-    AppendQuery,
-    ConsumerList,
-    CreateStream,
-    DroppedStream,
-    DropStreamQuery,
-    NewConsumer,
-    NextQuery,
-    PageView,
-    Position,
-    ReadQuery,
-    StreamChanges,
-    StreamList,
-    StreamListQuery,
-    TrimBody,
-    consumer_view,
-    record_view,
-    report_view,
-    stream_detail,
-    stream_view,
-)
 
 KEY_LENGTH_MAX = 512
 LIMIT_DEFAULT = 1_000
 
-_create_stream = msgspec.json.Decoder(CreateStream)
-_stream_changes = msgspec.json.Decoder(StreamChanges)
-_new_consumer = msgspec.json.Decoder(NewConsumer)
-_position = msgspec.json.Decoder(Position)
-_trim_body = msgspec.json.Decoder(TrimBody)
+_create_stream = msgspec.json.Decoder(shapes.CreateStream)
+_stream_changes = msgspec.json.Decoder(shapes.StreamChanges)
+_new_consumer = msgspec.json.Decoder(shapes.NewConsumer)
+_position = msgspec.json.Decoder(shapes.Position)
+_trim_body = msgspec.json.Decoder(shapes.TrimBody)
 
 
 class StreamApi:
@@ -79,7 +57,7 @@ class StreamApi:
 
         def create() -> Response:
             created = self._streams.create(body.name, options)
-            return reply(stream_view(self._streams.show(body.name)), 201 if created else 200)
+            return reply(shapes.stream_view(self._streams.show(body.name)), 201 if created else 200)
 
         response = await self._service.call(create)
         if response.status == 201:
@@ -87,19 +65,19 @@ class StreamApi:
         return response
 
     async def list_all(self, request: Request) -> Response:
-        query = request.query(StreamListQuery)
+        query = request.query(shapes.StreamListQuery)
         found = await self._service.call(
             lambda: self._streams.list_streams(prefix=query.prefix, after=query.after, limit=query.limit)
         )
         more = found[-1].name if len(found) == query.limit else None
-        return reply(StreamList([stream_view(info) for info in found], more), rows=len(found))
+        return reply(shapes.StreamList([shapes.stream_view(info) for info in found], more), rows=len(found))
 
     async def show(self, request: Request) -> Response:
         name = _stream(request)
 
         def show() -> Response:
             streams = self._streams
-            return reply(stream_detail(streams.show(name), streams.segments(name), streams.consumers(name)))
+            return reply(shapes.stream_detail(streams.show(name), streams.segments(name), streams.consumers(name)))
 
         return await self._service.call(show)
 
@@ -109,19 +87,19 @@ class StreamApi:
 
         def change() -> Response:
             options = self._streams.show(name).options
-            return reply(stream_view(self._streams.configure(name, msgspec.structs.replace(options, **changes))))
+            return reply(shapes.stream_view(self._streams.configure(name, msgspec.structs.replace(options, **changes))))
 
         return await self._service.call(change)
 
     async def drop(self, request: Request) -> Response:
         name = _stream(request)
-        await self._service.drop(name, force=request.query(DropStreamQuery).force)
+        await self._service.drop(name, force=request.query(shapes.DropStreamQuery).force)
         await self._keys.revoke_all(name)
-        return reply(DroppedStream(name))
+        return reply(shapes.DroppedStream(name))
 
     async def trim(self, request: Request) -> Response:
         name = _stream(request)
-        body = await request.json(_trim_body, TrimBody())
+        body = await request.json(_trim_body, shapes.TrimBody())
         trimmed = await self._service.call(
             lambda: self._streams.trim(name, body.before, force=body.force), background=True
         )
@@ -129,18 +107,18 @@ class StreamApi:
 
     async def check(self, request: Request) -> Response:
         name = _stream(request)
-        return reply(report_view(await self._service.call(lambda: self._streams.check(name), background=True)))
+        return reply(shapes.report_view(await self._service.call(lambda: self._streams.check(name), background=True)))
 
     async def repair(self, request: Request) -> Response:
         name = _stream(request)
-        return reply(report_view(await self._service.call(lambda: self._streams.repair(name), background=True)))
+        return reply(shapes.report_view(await self._service.call(lambda: self._streams.repair(name), background=True)))
 
     # Records
 
     async def append(self, request: Request) -> Response:
         name = _stream(request)
         key = _key(request)
-        since = request.query(AppendQuery).since
+        since = request.query(shapes.AppendQuery).since
         if since is not None and key is None:
             raise HttpError(
                 422,
@@ -153,7 +131,7 @@ class StreamApi:
             return await self._append_all(request, name, key, since)
         payloads = await read_whole(request)
         appended, again = await self._service.append(name, payloads, key, since)
-        answer = Appended(appended.first, appended.last, len(payloads))
+        answer = shapes.Appended(appended.first, appended.last, len(payloads))
         return reply(answer, 200 if again else 201, rows=len(payloads))
 
     async def _append_all(self, request: Request, name: str, key: str | None, since: int | None) -> Response:
@@ -172,10 +150,10 @@ class StreamApi:
             raise after(done, error, "records") from None
         if not parts:
             raise HttpError(422, "invalid_value", "no records to append", field="records")
-        return reply(Appended(parts[0].first, parts[-1].last, done), 201 if is_new else 200, rows=done)
+        return reply(shapes.Appended(parts[0].first, parts[-1].last, done), 201 if is_new else 200, rows=done)
 
     async def read(self, request: Request) -> Response:
-        query = request.query(ReadQuery)
+        query = request.query(shapes.ReadQuery)
         name = _stream(request)
         offset = EARLIEST if query.from_ is None else query.from_
         limit = query.limit
@@ -186,7 +164,7 @@ class StreamApi:
         return await answer_page(request, self._service.log_waiters, self._settings, name, read_page, query.wait_ms)
 
     async def next(self, request: Request) -> Response:
-        query = request.query(NextQuery)
+        query = request.query(shapes.NextQuery)
         name = _stream(request)
         if wants_arrow(request):
             read_page = partial(self._next_arrow, name, query.consumer, query.limit)
@@ -196,7 +174,7 @@ class StreamApi:
 
     def _json(self, read: Any, limit: int | None) -> tuple[Response, int | None]:
         page: LogPage = read(limit=min(limit or LIMIT_DEFAULT, READ_RECORDS_MAX), bytes_max=PAGE_BYTES)
-        view = PageView([record_view(record) for record in page.records], page.next, page.lost)
+        view = shapes.PageView([shapes.record_view(record) for record in page.records], page.next, page.lost)
         return reply(view, rows=len(page.records)), None if page.records else page.next
 
     def _next_arrow(self, name: str, consumer: str, limit: int | None) -> tuple[Response, int | None]:
@@ -216,31 +194,31 @@ class StreamApi:
 
         if offset == EARLIEST:
             offset = self._streams.show(name).first
-        end = max(offset, min(self._streams.next_offset(name), offset + (limit or ARROW_RECORDS_MAX)))
+        end = max(offset, min(self._streams.next_offset(name), offset + (limit or shapes.ARROW_RECORDS_MAX)))
         return arrow_page(shape, batches, offset, end)
 
     # Consumers
 
     async def add_consumer(self, request: Request) -> Response:
         name = _stream(request)
-        body = await request.json(_new_consumer, NewConsumer())
+        body = await request.json(_new_consumer, shapes.NewConsumer())
         consumer = await self._service.call(lambda: self._streams.create_consumer(name, body.consumer, kind=body.kind))
-        return reply(consumer_view(consumer), 201)
+        return reply(shapes.consumer_view(consumer), 201)
 
     async def list_consumers(self, request: Request) -> Response:
         name = _stream(request)
         found = await self._service.call(lambda: self._streams.consumers(name))
-        return reply(ConsumerList([consumer_view(consumer) for consumer in found]), rows=len(found))
+        return reply(shapes.ConsumerList([shapes.consumer_view(consumer) for consumer in found]), rows=len(found))
 
     async def consumer(self, request: Request) -> Response:
         name, consumer = _stream(request), request.params["consumer"]
-        return reply(consumer_view(await self._service.call(lambda: self._streams.consumer(name, consumer))))
+        return reply(shapes.consumer_view(await self._service.call(lambda: self._streams.consumer(name, consumer))))
 
     async def commit(self, request: Request) -> Response:
         name, consumer = _stream(request), request.params["consumer"]
         body = await request.json(_position)
         committed = await self._service.commit(name, consumer, body.offset, force=body.force, kind=body.kind)
-        return reply(consumer_view(committed))
+        return reply(shapes.consumer_view(committed))
 
     async def forget(self, request: Request) -> Response:
         name, consumer = _stream(request), request.params["consumer"]

@@ -36,23 +36,23 @@ class StreamKeys:
         stream = await self._require_stream(request)
         body = await request.json(new_key_body, NewKey())
         key_id, secret, digest = new_key()
-        key = await self._broker.add_stream_key(stream, id=key_id, name=body.name, hash=digest, rights=body.rights)
+        key = await self._broker.add_key(stream=stream, id=key_id, name=body.name, hash=digest, rights=body.rights)
         return reply(KeyView.of(key, secret), 201)
 
     async def list_all(self, request: Request) -> Response:
         stream = await self._require_stream(request)
-        keys = [KeyView.of(key) for key in await self._broker.list_stream_keys(stream)]
+        keys = [KeyView.of(key) for key in await self._broker.list_keys(stream=stream)]
         return reply(KeyList(keys), rows=len(keys))
 
     async def remove(self, request: Request) -> Response:
-        if not await self._broker.remove_stream_keys(request.params["stream"], request.params["key"]):
+        if not await self._broker.remove_keys(request.params["key"], stream=request.params["stream"]):
             raise HttpError(404, "unknown_key", "there is no such key on this stream")
         self._gate.forget_keys()
         return reply(Done())
 
     async def revoke_all(self, stream: str) -> None:
         """Revoke all keys when a stream is created or deleted, also those of an earlier stream of that name."""
-        if await self._broker.remove_stream_keys(stream):
+        if await self._broker.remove_keys(stream=stream):
             self._gate.forget_keys()
 
     async def _require_stream(self, request: Request) -> str:

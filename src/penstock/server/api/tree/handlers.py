@@ -23,34 +23,19 @@ from penstock.server.http.messages import Request, Response, reply
 from penstock.server.routing import Right, Route
 from penstock.server.signatures import Signatures
 from penstock.wire import payloads
+from penstock.wire import tree as shapes
 from penstock.wire.http_errors import HttpError
 from penstock.wire.signatures import SIGNATURE_NAME, check_signature
-from penstock.wire.tree import (
-    AckBatch,
-    AckedBatch,
-    Acknowledgment,
-    ConfigureBody,
-    Configured,
-    Item,
-    Popped,
-    PoppedMessage,
-    PopQuery,
-    PushBody,
-    Pushed,
-    PushedItem,
-    option_changes,
-    options_view,
-)
 
 # Options of a queue that its first push creates.
 TREE_OPTIONS = QueueOptions(lease_ms=300_000, max_attempts=4, backoff="fixed")
 # Messages with their positions in the request.
 Numbered = list[tuple[int, PushItem]]
 
-configure_body = msgspec.json.Decoder(ConfigureBody)
-push_body = msgspec.json.Decoder(PushBody)
-ack_body = msgspec.json.Decoder(Acknowledgment)
-ack_batch = msgspec.json.Decoder(AckBatch)
+configure_body = msgspec.json.Decoder(shapes.ConfigureBody)
+push_body = msgspec.json.Decoder(shapes.PushBody)
+ack_body = msgspec.json.Decoder(shapes.Acknowledgment)
+ack_batch = msgspec.json.Decoder(shapes.AckBatch)
 
 
 class Tree:
@@ -67,11 +52,13 @@ class Tree:
         body = await request.json(configure_body)
         path = request.named_queue = f"{body.ns}/{body.task}/{body.queue}"
         _require(request, "admin", path)
-        changes = option_changes(body.options)
+        changes = shapes.option_changes(body.options)
         check_dlq(request, path, changes.get("dlq"))
         configured = await self._broker.configure(path, changes, create=TREE_OPTIONS)
         self._settling.forget_options(path)
-        return reply(Configured(body.ns, body.task, body.queue, options_view(configured.info.options)), 201)
+        return reply(
+            shapes.Configured(body.ns, body.task, body.queue, shapes.options_view(configured.info.options)), 201
+        )
 
     # Pushing
 
@@ -84,7 +71,7 @@ class Tree:
         request.named_queue = paths.pop() if len(paths) == 1 else f"{len(paths)} queues"
         for item in items:
             _require(request, "push", item.path)
-        results: dict[int, PushedItem | PenstockError] = {}
+        results: dict[int, shapes.PushedItem | PenstockError] = {}
         groups: dict[str, Numbered] = {}
         for number, item in enumerate(items):
             try:
@@ -104,7 +91,7 @@ class Tree:
             results[number] = _pushed(items[number], result) if isinstance(result, PushReceipt) else result
         return _answer(items, [results[number] for number in range(len(items))])
 
-    async def _taken(self, item: Item) -> PushedItem | None:
+    async def _taken(self, item: shapes.Item) -> shapes.PushedItem | None:
         """Return the duplicate if the transaction id is the UUID of a message that was pushed without one."""
         name = item.transaction_id
         if name is None or message_id_of(name, self._broker.store.store_id) is None:
@@ -112,9 +99,9 @@ class Tree:
         [found] = await self._broker.locate([name])
         if found is not None and found[0] != item.path:
             raise KeyTaken(item.path, name)
-        return PushedItem(id=str(UUID(name)), transaction_id=name, status="duplicate")
+        return shapes.PushedItem(id=str(UUID(name)), transaction_id=name, status="duplicate")
 
-    async def _new_message(self, request: Request, item: Item) -> PushItem:
+    async def _new_message(self, request: Request, item: shapes.Item) -> PushItem:
         payload, content = payloads.read(item.payload, item.encoding)
         secret = await self._signatures.secret(item.path)
         if secret is not None:
@@ -178,7 +165,7 @@ class Tree:
         return await self._pop(request, "/".join(request.params[part] for part in ("ns", "task", "name")), None)
 
     async def _pop(self, request: Request, queue: str | None, scope: str | None) -> Response:
-        query = request.query(PopQuery)
+        query = request.query(shapes.PopQuery)
         if scope is not None:
             check_scope(scope)
         _require(request, "consume", queue)
@@ -202,7 +189,7 @@ class Tree:
         if not messages:
             return Response(204, rows=0)
         self._settling.remember(messages)
-        return reply(Popped([_popped(message) for message in messages]), rows=len(messages))
+        return reply(shapes.Popped([_popped(message) for message in messages]), rows=len(messages))
 
     # Settling
 
@@ -226,7 +213,7 @@ class Tree:
             raise BatchTooLarge(f"{len(sent)} acknowledgments at once", hint=f"at most {self._settings.batch_max}")
         results = await self._settling.settle(_principal(request), sent)
         processed = sum(result.status not in ("stale", "unknown") for result in results)
-        return reply(AckedBatch(processed, results), rows=processed)
+        return reply(shapes.AckedBatch(processed, results), rows=processed)
 
 
 def _principal(request: Request) -> Principal:
@@ -239,34 +226,36 @@ def _require(request: Request, right: Right, queue: str | None) -> None:
         raise HttpError(403, "forbidden", f"permission denied: this key does not have the right to {right} here")
 
 
-def _pushed(item: Item, receipt: PushReceipt) -> PushedItem:
-    return PushedItem(
+def _pushed(item: shapes.Item, receipt: PushReceipt) -> shapes.PushedItem:
+    return shapes.PushedItem(
         id=receipt.uuid,
         transaction_id=item.transaction_id or receipt.uuid,
         status="duplicate" if receipt.duplicate else "queued",
     )
 
 
-def _answer(items: Sequence[Item], results: Sequence[PushedItem | PenstockError]) -> Response:
+def _answer(items: Sequence[shapes.Item], results: Sequence[shapes.PushedItem | PenstockError]) -> Response:
     """Return 201 if all items were accepted, 207 with each status if some failed; raise the first error if all did."""
     shown = []
     first = results[0]
     for item, result in zip(items, results, strict=True):
         if isinstance(result, PenstockError):
             text = str(result.args[0])
-            shown.append(PushedItem(transaction_id=item.transaction_id, status="failed", error=text, code=result.code))
+            shown.append(
+                shapes.PushedItem(transaction_id=item.transaction_id, status="failed", error=text, code=result.code)
+            )
         else:
             shown.append(result)
     failed = sum(each.status == "failed" for each in shown)
     if isinstance(first, PenstockError) and failed == len(shown):
         raise first
-    return reply(Pushed(shown), 207 if failed else 201, rows=len(shown))
+    return reply(shapes.Pushed(shown), 207 if failed else 201, rows=len(shown))
 
 
-def _popped(message: Delivery) -> PoppedMessage:
+def _popped(message: Delivery) -> shapes.PoppedMessage:
     payload, encoding = payloads.show(message.payload, message.content)
     headers = {name: value for name, value in (message.headers or {}).items() if name != payloads.TRANSACTION_ID}
-    return PoppedMessage(
+    return shapes.PoppedMessage(
         id=message.uuid,
         transaction_id=transaction_id(message),
         payload=payload,

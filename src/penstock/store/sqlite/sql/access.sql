@@ -1,14 +1,14 @@
--- :add_key
+-- :count_queue_keys
+SELECT count(*) FROM penstock_api_key WHERE queue_id = ?
+
+-- :add_queue_key
 INSERT INTO penstock_api_key (id, queue_id, name, hash, rights, created_at) VALUES (?, ?, ?, ?, ?, ?)
 
--- :remove_key
-DELETE FROM penstock_api_key WHERE id = ? AND queue_id = ?
+-- :remove_queue_keys
+DELETE FROM penstock_api_key WHERE queue_id = ?1 AND (?2 IS NULL OR id = ?2)
 
--- :find_key
-SELECT k.id, q.name, k.name, k.hash, k.rights, k.created_at, NULL
-  FROM penstock_api_key k JOIN penstock_queue q ON q.id = k.queue_id WHERE k.id = ?1
-UNION ALL
-SELECT id, NULL, name, hash, rights, created_at, stream FROM penstock_stream_key WHERE id = ?1
+-- :count_stream_keys
+SELECT count(*) FROM penstock_stream_key WHERE stream = ?
 
 -- :add_stream_key
 INSERT INTO penstock_stream_key (id, stream, name, hash, rights, created_at) VALUES (?, ?, ?, ?, ?, ?)
@@ -16,15 +16,5 @@ INSERT INTO penstock_stream_key (id, stream, name, hash, rights, created_at) VAL
 -- :remove_stream_keys
 DELETE FROM penstock_stream_key WHERE stream = ?1 AND (?2 IS NULL OR id = ?2)
 
--- :list_stream_keys
-SELECT id, NULL, name, hash, rights, created_at, stream FROM penstock_stream_key WHERE stream = ? ORDER BY created_at, id
-
--- :list_keys
-SELECT k.id, q.name, k.name, k.hash, k.rights, k.created_at, NULL
-  FROM penstock_api_key k JOIN penstock_queue q ON q.id = k.queue_id WHERE q.name = ? ORDER BY k.created_at, k.id
-
 -- :set_secret
 UPDATE penstock_queue SET secret = ? WHERE id = ?
-
--- :secret
-SELECT secret FROM penstock_queue WHERE name = ?

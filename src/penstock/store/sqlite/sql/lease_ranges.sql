@@ -58,7 +58,7 @@ SELECT ?, ?, ?, ?, ?, ?, place & ID_MAX, place, 1 FROM penstock_message WHERE pl
 INSERT INTO penstock_single_lease (queue_id, leased_until, token, leased_at, first_leased_at, worker, id, place, attempts)
 SELECT ?, ?, ?, ?, ?, ?, value & ID_MAX, value, 1 FROM json_each(?)
 
--- :expand_all
+-- :move_out_all
 INSERT INTO penstock_single_lease (queue_id, leased_until, token, leased_at, first_leased_at, worker, id, place, attempts)
 SELECT r.queue_id, r.leased_until, r.token, r.leased_at, r.leased_at, r.worker, m.place & ID_MAX, m.place, 1
   FROM penstock_lease_range r CROSS JOIN penstock_message m

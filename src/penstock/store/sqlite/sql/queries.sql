@@ -68,10 +68,10 @@ SELECT leased_until, ?2, 1, leased_at, NULL, leased_at, worker
   FROM penstock_lease_range WHERE queue_id = ?1 AND first_id <= ?2 AND last_id >= ?2
 
 -- :dead_of
-SELECT died_at, id, attempts, first_leased_at, reason FROM penstock_dead WHERE id = ? AND queue_id = ? AND NOT leased
+SELECT died_at, id, attempts, first_leased_at, reason FROM penstock_dead WHERE queue_id = ? AND id = ? AND NOT leased
 
 -- :archived_of
-SELECT archived_at, id, attempts, first_leased_at, leased_at FROM penstock_archive WHERE id = ? AND queue_id = ?
+SELECT archived_at, id, attempts, first_leased_at, leased_at FROM penstock_archive WHERE queue_id = ? AND id = ?
 
 -- :scheduled_of
 SELECT attempts, first_leased_at, expires_at FROM penstock_scheduled
@@ -107,8 +107,8 @@ SELECT * FROM (SELECT 0, ifnull(available_at, created_at), place & ID_MAX, creat
                  FROM penstock_message WHERE place > ?2 AND place < ?3 ORDER BY place LIMIT 1)
 
 -- :dead_errors
-SELECT died_at, id, substr(ifnull(error, ''), 1, ?1), instr(ifnull(error, ''), ?2) > 0 FROM penstock_dead
- WHERE queue_id = ?3 AND NOT leased AND (died_at, id) < (?4, ?5) ORDER BY died_at DESC, id DESC LIMIT ?6
+SELECT died_at, id, substr(ifnull(error, ''), 1, ?5), instr(ifnull(error, ''), ?6) > 0 FROM penstock_dead
+ WHERE queue_id = ?1 AND NOT leased AND (died_at, id) < (?2, ?3) ORDER BY died_at DESC, id DESC LIMIT ?4
 
 -- :forwarding
 -- Options are stored as compact JSON, in which `dlq` is a string only if it names another queue.
@@ -117,3 +117,19 @@ SELECT q.name FROM penstock_counter c JOIN penstock_queue q ON q.id = c.queue_id
 
 -- :naming
 SELECT name FROM penstock_queue WHERE instr(options, ?) > 0
+
+-- :find_key
+SELECT k.id, q.name, k.name, k.hash, k.rights, k.created_at, NULL
+  FROM penstock_api_key k JOIN penstock_queue q ON q.id = k.queue_id WHERE k.id = ?1
+UNION ALL
+SELECT id, NULL, name, hash, rights, created_at, stream FROM penstock_stream_key WHERE id = ?1
+
+-- :list_queue_keys
+SELECT k.id, q.name, k.name, k.hash, k.rights, k.created_at, NULL
+  FROM penstock_api_key k JOIN penstock_queue q ON q.id = k.queue_id WHERE q.name = ? ORDER BY k.created_at, k.id
+
+-- :list_stream_keys
+SELECT id, NULL, name, hash, rights, created_at, stream FROM penstock_stream_key WHERE stream = ? ORDER BY created_at, id
+
+-- :secret
+SELECT secret FROM penstock_queue WHERE name = ?
