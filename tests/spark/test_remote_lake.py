@@ -217,7 +217,7 @@ def test_requests_do_not_grow_with_history(
         for first in (1, 11, 21):  # From checkpoint to checkpoint.
             before = proxy.counts()[0].total()
             for position in range(first, first + 10):
-                put(Lake(bucket)[QUEUE_MINUTES], position, [1])
+                Lake(bucket)[SILVER].append([], APP, position)
             costs.append(proxy.counts()[0].total() - before)
     assert costs[2] <= 1.1 * costs[1]
 
