@@ -42,6 +42,7 @@ COMMANDS = {
     "compact": ("penstock.cli.pipeline_tables:compact", "Merge small files and remove unused ones."),
     "load": ("penstock.cli.pipeline_replay:load", "Push the rows of Parquet, CSV or JSON files."),
     "model": ("penstock.cli.pipeline_model:command", "Keep tables of your own in the lake."),
+    "publish": ("penstock.cli.pipeline_publish:publish", "Copy tables to PostgreSQL for BI tools."),
     "replay": ("penstock.cli.pipeline_replay:replay", "Push messages from the lake again."),
     "report": ("penstock.cli.pipeline_tables:report", "Write an HTML report with plots."),
     "run": ("penstock.cli.pipeline_run:run", "Bring the lake up to date, once or continuously."),

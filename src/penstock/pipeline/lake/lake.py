@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 from msgspec import Struct
 
@@ -219,8 +219,7 @@ class LakeTable:
 
     def sizes(self, **least: Any) -> dict[str, int]:
         """Return the bytes of the files that `files` returns, by their paths within the table's folder."""
-        found = self._entries(least)
-        return dict(zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True))
+        return _sizes(self._entries(least))
 
     def read(self, spark: SparkSession, columns: Sequence[str] | None = None, /, **least: Any) -> DataFrame:
         """Read the table, or some columns, with Spark; `least` skips files, not rows."""
@@ -263,6 +262,16 @@ class LakeTable:
             return ds.dataset(self._present(list(sizes)), schema=self.table.schema, format="parquet")
         except FileNotFoundError as error:
             raise missing_file(self.table.name, str(error)) from error
+
+    def changes_since(self, version: int) -> tuple[ds.Dataset, ds.Dataset] | None:
+        """Return the rows of the files removed and added since a version; None if that version is no longer there."""
+        try:
+            before = DeltaTable(str(self.folder), version=version)
+        except DeltaError:
+            return None
+        then, now = _sizes(pa.table(before.get_add_actions())), self.sizes()
+        removed = {path: size for path, size in then.items() if path not in now}
+        return self.dataset_of(removed), self.dataset_of({p: size for p, size in now.items() if p not in then})
 
     def append(self, files: Sequence[NewFile], app: str, position: int) -> None:
         """Add files and move the position in one commit."""
@@ -467,6 +476,10 @@ def _empty(spark: SparkSession, shape: StructType) -> DataFrame:
     """Return an empty frame as a plan that Spark recognizes as empty, so that it skips all further work."""
     columns = [f"CAST(NULL AS {field.dataType.simpleString()}) AS `{field.name}`" for field in shape]
     return spark.range(1).where("false").selectExpr(columns)
+
+
+def _sizes(entries: pa.Table) -> dict[str, int]:
+    return dict(zip(entries["path"].to_pylist(), entries["size_bytes"].to_pylist(), strict=True))
 
 
 def _as_json(values: dict[str, Any]) -> dict[str, Any]:
