@@ -6,7 +6,7 @@ Every table continues from its own position, so the next step finishes one that 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -23,6 +23,7 @@ from penstock.pipeline.lake.files import write_files, write_parts
 from penstock.pipeline.lake.lake import Lake, LakeTable, NewFile, app_of
 from penstock.pipeline.lake.tables import BRONZE, EVENT_COLUMNS, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
 from penstock.pipeline.models.runner import ModelRunner
+from penstock.pipeline.models.typed import PUSHED
 from penstock.pipeline.runtime.session import cores_of
 from penstock.pipeline.source.log_sources import FolderLocation, LogLocation
 from penstock.pipeline.source.offset_ranges import OffsetRange, end_within, is_small, parts_of
@@ -133,7 +134,7 @@ class Pipeline:
         self._derive(until, small)
         if until > 0:
             self.log.report(CONSUMER, until - 1, "pipeline")
-        self.models.run(self._events, until, small, self._doing)
+        self.models.run(partial(self._events, columns=PUSHED), until, small, self._doing)
         for table in self._lake.tables():
             table.tidy()
         self.models.tidy()
@@ -207,10 +208,10 @@ class Pipeline:
     def _from(self, table: LakeTable) -> int:
         return table.position(self.app) or 0
 
-    def _events(self, start: int, end: int, **least: datetime) -> DataFrame:
+    def _events(self, start: int, end: int, columns: Sequence[str] = EVENT_COLUMNS, **least: datetime) -> DataFrame:
         """Return the events between two offsets; `least` skips files, not rows."""
         bronze = self._lake[BRONZE]
-        events = bronze.read(self._spark, EVENT_COLUMNS, offset=start, **least)
+        events = bronze.read(self._spark, columns, offset=start, **least)
         first = bronze.least_of("offset", offset=start)
         if first is None or (first >= start and bronze.position(self.app) == end):
             # No file holds other offsets. A literal in the plan would be recompiled at every step.

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Events = Callable[[int, int], "DataFrame"]
-"""Reads the events between two offsets."""
+"""Reads the columns PUSHED of the events between two offsets."""
+PUSHED = (*BODIES, "kind", "queue")
 
 
 class TypedModel:
