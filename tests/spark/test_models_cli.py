@@ -120,7 +120,7 @@ def test_statements_register_every_table_with_its_comments(work: Work, lake: Lak
         assert f"CREATE TABLE IF NOT EXISTS `{database}`.`{table}` USING delta" in spark_ddl
         assert f"LOCATION '{lake.folder / database / table}'" in spark_ddl
     columns = json.loads(lake.tables()[0].delta.schema().to_json())["fields"]
-    assert {"comment": "deliveries so far"} in [column["metadata"] for column in columns]
+    assert {"comment": "number of deliveries so far"} in [column["metadata"] for column in columns]
     views = command("tables", "--ddl", "--format", "duckdb", *where).stdout.splitlines()
     with duckdb.connect() as db:
         for statement in views[1:]:  # Without the extension, which is not on PyPI: the tables are read by delta-rs.
@@ -135,4 +135,4 @@ def test_statements_register_every_table_with_its_comments(work: Work, lake: Lak
         query = "SELECT comment FROM duckdb_columns() WHERE table_name = 'events' AND column_name = 'attempts'"
         assert found is not None
         assert found[0] > 0
-        assert db.execute(query).fetchone() == ("deliveries so far",)
+        assert db.execute(query).fetchone() == ("number of deliveries so far",)
