@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,8 @@ from click.testing import Result
 
 from penstock.errors import Conflict, InvalidInput, StoreError
 from penstock.pipeline.lake.lake import Lake, LakeTable
-from penstock.pipeline.lake.tables import QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
-from penstock.pipeline.publish import DEFAULT_SCHEMA, Publisher
+from penstock.pipeline.lake.tables import QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER, Table
+from penstock.pipeline.publish import DEFAULT_SCHEMA, Publisher, _values
 from penstock.pipeline.run import Pipeline
 from tests.postgres import cluster, drop_schema
 from tests.spark.support import Work
@@ -108,12 +110,70 @@ def test_an_interrupted_copy_changes_nothing(
         before = copied(database, lake[QUEUES])
         fill(2)
         with monkeypatch.context() as patch:
-            patch.setattr("penstock.pipeline.publish._SET_VERSION", "SELECT 1 / (%s = '')::int FROM {} WHERE %s <> %s")
+            patch.setattr(
+                "penstock.pipeline.publish._SET_VERSION", "SELECT 1 / (%s = '')::int FROM {} WHERE %s <> %s OR %s = ''"
+            )
             with pytest.raises(StoreError):
                 publisher.publish(lake[QUEUES])
         assert copied(database, lake[QUEUES]) == before
         publisher.publish(lake[QUEUES])
         assert copied(database, lake[QUEUES]) == rows_of(lake[QUEUES]) != before
+
+
+def test_a_restored_lake_is_copied_as_a_whole_although_its_versions_have_the_same_numbers(
+    database: str, lake: Lake, fill: Fill, tmp_path: Path
+) -> None:
+    fill(1)
+    folder = Path(str(lake[SILVER].folder))
+    shutil.copytree(folder, tmp_path / "backup")
+    lake[SILVER].delta.delete("total_ms > 100")
+    with Publisher(database) as publisher:
+        shown = publisher.publish(lake[SILVER]).version
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "backup", folder)
+        restored = Lake(lake.folder)[SILVER]
+        restored.delta.delete("total_ms > 50000")
+        again = publisher.publish(restored)
+        assert (again.version, again.whole) == (shown, True)
+        assert copied(database, restored) == rows_of(restored) != []
+
+
+def test_a_reader_does_not_block_a_copy(database: str, lake: Lake, fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.pipeline.publish.BUSY_MS", 1_000)
+    fill(1)
+    with Publisher(database) as publisher, psycopg.connect(database) as reader:
+        publisher.publish(lake[QUEUES])
+        before = copied(database, lake[QUEUES])
+        reader.execute(f"SELECT FROM {copy_of(lake[QUEUES])}")
+        fill(2)
+        publisher.publish(lake[QUEUES])
+        assert copied(database, lake[QUEUES]) == rows_of(lake[QUEUES]) != before
+
+
+def test_a_column_of_a_later_release_is_added(database: str, lake: Lake, fill: Fill) -> None:
+    fill(1)
+    with Publisher(database) as publisher, psycopg.connect(database, autocommit=True) as connection:
+        publisher.publish(lake[QUEUES])
+        connection.execute(f"ALTER TABLE {copy_of(lake[QUEUES])} DROP COLUMN acked")
+        publisher.publish(lake[QUEUES])
+        connection.execute(f"SELECT acked FROM {copy_of(lake[QUEUES])}")
+
+
+def test_tables_may_be_copied_at_the_same_time(database: str, lake: Lake, fill: Fill) -> None:
+    fill(1)
+
+    def publish(table: Table) -> str:
+        with Publisher(database) as publisher:
+            return publisher.publish(Lake(lake.folder)[table]).table
+
+    with ThreadPoolExecutor() as pool:
+        assert len(list(pool.map(publish, PUBLISHED * 2))) == 2 * len(PUBLISHED)
+    assert copied(database, lake[SILVER]) == rows_of(lake[SILVER])
+
+
+def test_text_without_nul_is_copied_unchanged() -> None:
+    texts = pa.array([["\\u0000 \\\\u0000", "a\0b\\\0"]])
+    assert [json.loads(text) for text in _values(texts)] == [["\\u0000 \\\\u0000", "a\ufffdb\\\ufffd"]]
 
 
 def test_the_grafana_dashboard_queries_the_copies(database: str, lake: Lake, fill: Fill) -> None:

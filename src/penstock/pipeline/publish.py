@@ -7,6 +7,7 @@ version moves, all in one transaction.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, LiteralString
 
@@ -17,6 +18,7 @@ from msgspec import Struct
 from psycopg import sql
 
 from penstock.errors import CannotOpen, Conflict
+from penstock.pipeline.lake.changes import changes_since, digest_of
 from penstock.pipeline.lake.tables import Table
 from penstock.postgres.connection import SCHEMA, DatabaseTarget, connect, translate
 
@@ -36,14 +38,20 @@ _TYPES: dict[pa.DataType, LiteralString] = {
     pa.bool_(): "boolean",
     pa.string(): "text",
 }
+# An odd number of backslashes: with an even number, the text itself has a backslash and `u0000`.
+_ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 _LOCK: LiteralString = "SELECT pg_advisory_xact_lock(hashtextextended({}, 0))"
 _CREATE_VERSIONS: LiteralString = """
 CREATE TABLE IF NOT EXISTS {} (
-  name text PRIMARY KEY, table_id text NOT NULL, version bigint NOT NULL, published_at timestamptz NOT NULL
+  name text PRIMARY KEY, table_id text NOT NULL, version bigint NOT NULL, digest text NOT NULL,
+  published_at timestamptz NOT NULL
 )"""
+_COLUMNS: LiteralString = (
+    "SELECT column_name FROM information_schema.columns WHERE table_schema = {} AND table_name = {}"
+)
 _SET_VERSION: LiteralString = """
-INSERT INTO {} VALUES (%s, %s, %s, clock_timestamp()) ON CONFLICT (name)
-DO UPDATE SET version = excluded.version, published_at = excluded.published_at"""
+INSERT INTO {} VALUES (%s, %s, %s, %s, clock_timestamp()) ON CONFLICT (name)
+DO UPDATE SET version = excluded.version, digest = excluded.digest, published_at = excluded.published_at"""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -69,7 +77,6 @@ class Publisher:
 
     def publish(self, table: LakeTable) -> Published:
         """Bring the copy of a table up to date, in one transaction."""
-        table.refresh()
         copy = _Copy(self._connection, self._schema, table.table)
         try:
             with self._connection.transaction():
@@ -93,7 +100,7 @@ class _Copy:
     def __init__(self, connection: Connection, schema: str, table: Table) -> None:
         self._connection = connection
         self._table = table
-        self._schema = sql.Identifier(schema)
+        self._schema = schema
         self.name = table.name.replace(".", "_")
         self._copy = sql.Identifier(schema, self.name)
         self._versions = sql.Identifier(schema, VERSIONS)
@@ -102,30 +109,45 @@ class _Copy:
         self._keys = [field for field in table.schema if field.name in table.keys]
 
     def update(self, table: LakeTable) -> Published:
-        table_id, version = str(table.delta.metadata().id), table.delta.version()
-        shown = self._shown_version(table_id)
-        if shown == version:
+        self._prepare()
+        # Read after the copy is locked: another publisher may have shown a newer version meanwhile.
+        table_id, version = str(table.refresh().delta.metadata().id), table.delta.version()
+        shown, digest = self._shown_version(table_id), digest_of(table)
+        if shown == (version, digest):
             return Published(table=self.name, version=version, deleted=0, inserted=0, whole=False)
-        counts = None if shown is None else self._replace_changes(table, shown)
+        counts = None if shown is None else self._replace_changes(table, *shown)
         deleted, inserted = counts or self._replace_all(table)
-        self._execute(_SET_VERSION, self._versions, values=(self.name, table_id, version))
+        self._execute(_SET_VERSION, self._versions, values=(self.name, table_id, version, digest))
         return Published(table=self.name, version=version, deleted=deleted, inserted=inserted, whole=counts is None)
 
-    def _shown_version(self, table_id: str) -> int | None:
-        """Create what is missing, lock the copy, and return the version that it shows."""
-        self._execute(_LOCK, sql.Literal(self._copy.as_string()))
-        self._execute("CREATE SCHEMA IF NOT EXISTS {}", self._schema)
+    def _prepare(self) -> None:
+        """Lock the copies of this schema, and create what is missing."""
+        self._execute(_LOCK, sql.Literal(self._versions.as_string()))
+        schema = sql.Literal(self._schema)
+        # Even with IF NOT EXISTS, it needs the right to create schemas.
+        if self._execute("SELECT 1 FROM pg_namespace WHERE nspname = {}", schema).fetchone() is None:
+            self._execute("CREATE SCHEMA {}", sql.Identifier(self._schema))
         self._execute(_CREATE_VERSIONS, self._versions)
-        columns = [sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(_type(field))) for field in self._fields]
+        columns = {
+            field.name: sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(_type(field)))
+            for field in self._fields
+        }
         self._execute(
-            "CREATE TABLE IF NOT EXISTS {} ({}, PRIMARY KEY ({}))", self._copy, _list(columns), _names(self._keys)
+            "CREATE TABLE IF NOT EXISTS {} ({}, PRIMARY KEY ({}))",
+            self._copy,
+            _list(list(columns.values())),
+            _names(self._keys),
         )
-        # A later release may add columns.
-        added = [sql.SQL("ADD COLUMN IF NOT EXISTS {}").format(column) for column in columns]
-        self._execute("ALTER TABLE {} {}", self._copy, _list(added))
+        there = {name for (name,) in self._execute(_COLUMNS, schema, sql.Literal(self.name))}
+        # A later release may add columns. ALTER TABLE waits for readers, and they for it, even if it changes nothing.
+        if missing := [sql.SQL("ADD COLUMN {}").format(columns[name]) for name in columns if name not in there]:
+            self._execute("ALTER TABLE {} {}", self._copy, _list(missing))
         self._execute("COMMENT ON TABLE {} IS {}", self._copy, sql.Literal(self._table.about))
+
+    def _shown_version(self, table_id: str) -> tuple[int, str] | None:
+        """Return the version that the copy shows, and the digest of its files."""
         row = self._execute(
-            "SELECT table_id, version FROM {} WHERE name = {}", self._versions, sql.Literal(self.name)
+            "SELECT table_id, version, digest FROM {} WHERE name = {}", self._versions, sql.Literal(self.name)
         ).fetchone()
         if row is None:
             return None
@@ -134,13 +156,13 @@ class _Copy:
                 f"{self._copy.as_string()} is a copy of another lake's table",
                 hint="publish each lake to a schema of its own, or drop this one",
             )
-        return int(row[1])
+        return int(row[1]), str(row[2])
 
-    def _replace_changes(self, table: LakeTable, shown: int) -> tuple[int, int] | None:
+    def _replace_changes(self, table: LakeTable, shown: int, digest: str) -> tuple[int, int] | None:
         """Replace what has changed since a version; None if that version can no longer be read."""
         old = sql.Identifier("removed_row")
         try:
-            changes = table.changes_since(shown)
+            changes = changes_since(table, shown, digest)
             if changes is None:
                 return None
             removed, added = changes
@@ -191,7 +213,7 @@ def _values(column: pa.Array) -> list[Any]:
     values: list[Any] = column.to_pylist()
     if pa.types.is_nested(column.type):
         values = [None if value is None else msgspec.json.encode(value).decode() for value in values]
-        return [value and value.replace("\\u0000", "\\ufffd") for value in values]
+        return [value and _ESCAPED_NUL.sub(r"\1\\ufffd", value) for value in values]
     if pa.types.is_string(column.type):
         return [value and value.replace("\0", "\ufffd") for value in values]
     return values

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction
 from msgspec import Struct
 
@@ -262,16 +262,6 @@ class LakeTable:
             return ds.dataset(self._present(list(sizes)), schema=self.table.schema, format="parquet")
         except FileNotFoundError as error:
             raise missing_file(self.table.name, str(error)) from error
-
-    def changes_since(self, version: int) -> tuple[ds.Dataset, ds.Dataset] | None:
-        """Return the rows of the files removed and added since a version; None if that version is no longer there."""
-        try:
-            before = DeltaTable(str(self.folder), version=version)
-        except DeltaError:
-            return None
-        then, now = _sizes(pa.table(before.get_add_actions())), self.sizes()
-        removed = {path: size for path, size in then.items() if path not in now}
-        return self.dataset_of(removed), self.dataset_of({p: size for p, size in now.items() if p not in then})
 
     def append(self, files: Sequence[NewFile], app: str, position: int) -> None:
         """Add files and move the position in one commit."""
