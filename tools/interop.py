@@ -15,6 +15,8 @@ import venv
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.lite import LiteQueue
+
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 PENSTOCK = (sys.executable, "-m", "penstock")
@@ -69,9 +71,8 @@ def _data(folder: Path) -> Path:
     data.mkdir()
     schema.write_text(json.dumps(SCHEMA))
     where = ("--data", str(data))
-    push = "from penstock import connect; import json, sys\nwith connect(sys.argv[1]) as queues:\n"
-    push += " queues.create_queue('orders')\n for order in json.loads(sys.argv[2]): queues.queue('orders').push(order)"
-    _run(sys.executable, "-c", push, f"sqlite:///{data / 'penstock.db'}", json.dumps(ORDERS), cwd=folder)
+    with LiteQueue(data / "penstock.db", journal=True) as queue:
+        queue.put_many([json.dumps(order).encode() for order in ORDERS], "orders")
     _run(*PENSTOCK, "pipeline", "run", *where, cwd=folder)
     _run(*PENSTOCK, "pipeline", "model", "add", "orders", "--queue", "orders", "--schema", schema, *where, cwd=folder)
     _run(*PENSTOCK, "pipeline", "run", *where, cwd=folder)
@@ -94,7 +95,6 @@ def _dbt(folder: Path, data: Path) -> None:
         "DBT_DUCKDB": str(folder / "orders.duckdb"),
         "DBT_TARGET_PATH": str(folder / "target"),
         "DBT_LOG_PATH": str(folder / "logs"),
-        "DBT_SEND_ANONYMOUS_USAGE_STATS": "false",
     }
     _run(programs / "dbt", "build", "--project-dir", project, "--profiles-dir", project, cwd=folder, env=env)
     query = "import duckdb, json, sys; print(json.dumps(duckdb.connect(sys.argv[1]).sql("
@@ -116,7 +116,8 @@ def _declarative(folder: Path, data: Path) -> None:
     text = text.replace("file:///tmp/penstock-orders-pipeline", f"file://{folder}/storage")
     spec.write_text(text)
     (folder / "transformations").symlink_to(EXAMPLES / "declarative_pipeline" / "transformations")
-    env = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(programs / "python"), "SPARK_HOME": ""}
+    env = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(programs / "python")}
+    env["SPARK_HOME"] = _run(programs / "python", "-c", "import pyspark; print(*pyspark.__path__)", cwd=folder).strip()
     env["PATH"] = f"{programs}:{os.environ['PATH']}"
     _run(programs / "spark-pipelines", "run", "--spec", spec, *conf, cwd=folder, env=env)
     query = "import json, sys, pyarrow.parquet as pq; print(json.dumps([list(row.values()) for row in sorted("

@@ -190,6 +190,7 @@ def test_a_removed_model_leaves_no_rows_and_its_name_can_be_used_again(spark: An
         (schema(x={"type": "string", "pattern": "a+"}), r"\$\.x: unsupported keyword 'pattern'"),
         (schema(x={"type": ["string", "integer"]}), "unsupported type"),
         (schema(Customer={"type": "string"}), "would both be column"),
+        (schema(**{'a"b': {"type": "string"}}), "unsupported property"),
         (
             schema(x={"type": "array", "items": {"type": "object", "properties": {"a": {"type": "string"}}}}),
             "arrays of",
@@ -197,7 +198,9 @@ def test_a_removed_model_leaves_no_rows_and_its_name_can_be_used_again(spark: An
         (ORDERS | {"required": ["nothing"]}, "not among the properties"),
         (ORDERS | {"expectations": ["between(amount, 1)"]}, "number of arguments"),
         (ORDERS | {"expectations": ["between(amount, 'a', 'b')"]}, "not of type double"),
+        (ORDERS | {"expectations": ["between(amount, 0, 99999999999999999999)"]}, "not of type double"),
         (ORDERS | {"expectations": ["not_null(nothing)"]}, "no column"),
+        (ORDERS | {"expectations": ["not_null(amount)", "not_null(amount) stop"]}, "given twice"),
         (ORDERS | {"expectations": ["unique(customer) quarantine"]}, "cannot quarantine"),
         (ORDERS | {"expectations": ["fresh(customer, 1h)"]}, "not a time"),
     ],

@@ -131,6 +131,7 @@ def test_a_wrong_query_names_file_and_line_and_other_models_run(
         ("SELECT 1\n\nFROM {{ ref(orders) }}", "bad.sql, line 3: cannot read"),
         ("SELECT 1 FROM {{ source('silver', 'nothing') }}", "line 1: there is no table silver.nothing"),
         ("SELECT 1 FROM {{ new('gold', 'queues') }}", "line 1: new.. cannot read gold.queues"),
+        ("SELECT 1 FROM {{ new('gold.queues') }}", "line 1: 'gold.queues' cannot be the name of a model"),
         ("-- materialized: view\nSELECT 1", "line 1: cannot read 'view'"),
         ("-- a comment\n-- expect: nothing(a)\nSELECT 1", "line 2: 'nothing.a.' is not an expectation"),
         ("-- expect: not_null(a) quarantine\nSELECT 1", "line 1: a SQL model has no quarantine table"),
@@ -139,6 +140,13 @@ def test_a_wrong_query_names_file_and_line_and_other_models_run(
 def test_a_wrong_file_names_file_and_line(text: str, reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         parse("bad", text)
+
+
+def test_a_model_may_be_named_like_a_table_of_the_lake() -> None:
+    text = (
+        "SELECT * FROM {{ ref('silver_messages') }}, {{ source('silver', 'messages') }}, {{ new('silver_messages') }}"
+    )
+    assert len({each.view for each in parse("both", text).inputs}) == 3
 
 
 def test_unknown_inputs_circles_and_names_that_are_taken_are_refused(

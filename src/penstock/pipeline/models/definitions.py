@@ -21,7 +21,7 @@ from penstock.journal.arrow import TIME, columns
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.lake.tables import Table
 from penstock.pipeline.models.decode import QUARANTINE, RESERVED, schema_of
-from penstock.pipeline.models.expectations import Expectation, check_columns, expectation
+from penstock.pipeline.models.expectations import Expectation, check_columns, check_distinct, expectation
 from penstock.pipeline.models.fields import Field, fields_of, widened
 from penstock.pipeline.models.sql_files import parse
 
@@ -163,6 +163,7 @@ def checked(schema: Any, since: int = 0) -> Version:
         raise InvalidInput("schema: expectations must be a list of strings")
     version = Version(since, schema)
     columns = {field.name: field.type for field in schema_of(version.root)}
+    check_distinct(version.expectations)
     for each in version.expectations:
         check_columns(each, columns)
     return version

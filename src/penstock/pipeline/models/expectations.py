@@ -7,7 +7,7 @@ ends the run with an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -97,10 +97,17 @@ def check_columns(each: Expectation, columns: Mapping[str, pa.DataType]) -> None
         _scalars(each, kind)
 
 
+def check_distinct(expectations: Sequence[Expectation]) -> None:
+    """Raise if two expectations are the same check, of which only one result is stored."""
+    texts = [each.text for each in expectations]
+    if repeated := [text for text in texts if texts.count(text) > 1]:
+        raise InvalidInput(f"expectation {repeated[0]} is given twice", hint="choose one action")
+
+
 def _scalars(each: Expectation, kind: pa.DataType) -> pa.Array:
     try:
         return pa.array(list(each.values)).cast(kind) if not pa.types.is_nested(kind) else pa.array(each.values, kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError) as error:
         raise InvalidInput(f"expectation {each.text}: the values are not of type {kind}") from error
 
 

@@ -34,6 +34,8 @@ _KEYWORDS = {
     "array": {"items"},
     "string": {"format"},
 }
+# msgspec cannot decode these.
+_NOT_IN_NAMES = re.compile(r'["\\\x00-\x1f]')
 _NOT_IN_COLUMNS = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -131,6 +133,10 @@ def _properties(path: str, schema: Mapping[str, Any], depth: int, reserved: froz
     for name, each in properties.items():
         if not name:
             raise _wrong(path, "a property needs a name")
+        if _NOT_IN_NAMES.search(name):
+            raise _wrong(
+                path, f"unsupported property {name!r}", "names have no quotes, backslashes or control characters"
+            )
         field = _field(f"{path}.{name}", name, each, depth + 1, required=name in required)
         if field.column.lower() in reserved:
             field = replace(field, column=f"payload_{field.column}")

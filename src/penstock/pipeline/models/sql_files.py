@@ -39,7 +39,8 @@ class Input(Struct, frozen=True):
 
     @property
     def view(self) -> str:
-        return f"penstock_{'new' if self.new else 'ref'}_{self.name.replace('.', '_')}"
+        kind = "table" if "." in self.name else "model"
+        return f"penstock_{'new' if self.new else 'all'}_{kind}_{self.name.replace('.', '_')}"
 
 
 class SqlModel(Struct, frozen=True, kw_only=True):
@@ -123,6 +124,8 @@ def _input(call: re.Match[str], wrong: Callable[[str], InvalidInput]) -> Input:
     if len(names) != len(raw) or len(names) not in wanted or not all(names):
         raise wrong(f"cannot read {call[0]!r}")
     name = ".".join(names)
+    if len(names) == 1 and "." in name:
+        raise wrong(f"{name!r} cannot be the name of a model")
     if len(names) == 2 and name not in TABLES:
         raise wrong(f"there is no table {name}; tables: {', '.join(TABLES)}")
     if call["call"] == "new" and len(names) == 2 and name not in GROWING:

@@ -17,7 +17,7 @@ from penstock.pipeline.lake.tables import TABLES, Table
 from penstock.pipeline.models.catalog import ModelTable, as_it_is, tables_of_model
 from penstock.pipeline.models.checks import Rows, check
 from penstock.pipeline.models.definitions import Definition
-from penstock.pipeline.models.expectations import check_columns
+from penstock.pipeline.models.expectations import check_columns, check_distinct
 from penstock.pipeline.models.sql_files import Input, SqlModel, parse
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ def columns_of(frame: DataFrame, model: SqlModel) -> pa.Schema:
         raise InvalidInput(f"{model.file}: two columns are named {repeated[0]!r}", hint="name them with AS")
     if unknown := [key for key in model.keys if key not in schema.names]:
         raise InvalidInput(f"{model.file}: the key {unknown[0]!r} is not a column of the query")
+    check_distinct(model.expectations)
     for each in model.expectations:
         check_columns(each, {field.name: field.type for field in schema})
     return pa.schema([field.with_nullable(True) for field in schema])
