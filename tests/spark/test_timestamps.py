@@ -65,7 +65,7 @@ def test_a_streams_times_are_found_exactly(kind: str, tmp_path: Path) -> None:
 def test_a_time_is_found_by_reading_few_records(kind: str, tmp_path: Path) -> None:
     with stream_at(kind, tmp_path) as where, closing(location_of(where, "s").open()) as log:
         read, parts = log.read, []
-        log.read = lambda part, columns: parts.append(part) or read(part, columns)  # type: ignore[method-assign,func-returns-value,assignment,misc]
+        log.read = lambda part, columns, **how: parts.append(part) or read(part, columns, **how)  # type: ignore[method-assign,func-returns-value,assignment,misc]
         assert offset_at(log, (NOW + 500) * 1_000, "timestamp") == 150
         assert len(parts) <= 10
         assert all(part.end - part.start == 1 for part in parts)

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from penstock.core.latency import SERVICE, TOTAL, WAIT, Counts
 from penstock.core.model import Depth, Span, Totals, Window
-from penstock.errors import CannotOpen
+from penstock.errors import CannotOpen, StoreError
 from penstock.pipeline.lake.lake import Lake, app_of
 from penstock.pipeline.lake.sketches import buckets, weighted
 from penstock.pipeline.lake.storage import Folder, read_batches
@@ -54,6 +54,7 @@ class GoldHistory:
         self._lock = threading.Lock()
         self._refreshed_at = -REFRESH_SECONDS
         self._until: datetime | None = None
+        self._error: StoreError | None = None
 
     def until(self) -> datetime | None:
         """Return the time up to which gold is complete; None if there is no lake of this journal."""
@@ -62,16 +63,22 @@ class GoldHistory:
             return self._until
 
     def _refresh(self) -> None:
-        if time.monotonic() - self._refreshed_at < REFRESH_SECONDS:
-            return
-        self._refreshed_at = time.monotonic()
-        self._until = None
+        if time.monotonic() - self._refreshed_at >= REFRESH_SECONDS:
+            self._until = self._error = None
+            try:
+                self._until = self._newest()
+            except StoreError as error:
+                self._error = error
+            self._refreshed_at = time.monotonic()
+        if self._error is not None:
+            raise self._error  # An object store that does not answer is not a lake without history.
+
+    def _newest(self) -> datetime | None:
         self._lake = Lake(self._folder)  # The lake may have been deleted and recreated.
-        if not self._lake.exists():
-            return
-        minutes, bronze = self._lake[QUEUE_MINUTES], self._lake[BRONZE]
-        if minutes.position(self._app) is not None:
-            self._until = bronze.greatest_of("at")
+        if not self._lake.exists() or self._lake[QUEUE_MINUTES].position(self._app) is None:
+            return None
+        newest: datetime | None = self._lake[BRONZE].greatest_of("at")
+        return newest
 
     def roll_ups(self, window: Window, cutover: int, names: Sequence[str]) -> dict[str, QueueHistory]:
         """Return the histories of these queues from the window's start to the cutover. The cutover may be after the

@@ -141,8 +141,11 @@ class LakeTable:
 
     def create(self) -> None:
         """Create the table if it does not exist, and add columns that are new in this release."""
-        with self._errors("creating"):
-            self._create()
+        try:
+            with self._errors("creating"):
+                self._create()
+        except CommitFailedError:
+            raise self._overtaken() from None
 
     def _create(self) -> None:
         make(self.folder)
@@ -315,6 +318,8 @@ class LakeTable:
         """Commit rows and the position. Of two pipelines that start at the same position only one succeeds, because
         Delta lets no commit pass that did not see the other's position."""
         before, mark = self.position(app), uuid.uuid4().hex
+        if before is not None and before > position:
+            raise self._overtaken()  # A refresh has shown the other's position, so Delta would accept this one.
         properties = CommitProperties({COMMIT_MARK: mark}, app_transactions=[Transaction(app, position)])
         self._repeat_after_compaction(lambda: write(properties), mark, lambda: self.position(app) == before)
 
@@ -334,7 +339,10 @@ class LakeTable:
                     return None
                 if not may_repeat():
                     break
-        raise Conflict(
+        raise self._overtaken()
+
+    def _overtaken(self) -> Conflict:
+        return Conflict(
             f"another process has written to {self.table.name} of {self.folder.parent.parent} meanwhile; this commit"
             " was not made",
             hint="run one pipeline for each lake; the next run continues where the tables end",
@@ -433,7 +441,8 @@ class Lake:
     def check_belongs(self, app: str) -> None:
         """Raise if the lake was filled from another journal, whose offsets have other meanings."""
         bronze = self[BRONZE]
-        bronze_position = bronze.position(app) or 0
+        # Read last: another pipeline may have moved on since bronze was opened.
+        bronze_position = bronze.refresh().position(app) or 0
         for table in self.tables():
             if (table.position(app) or 0) > bronze_position:
                 raise Conflict(

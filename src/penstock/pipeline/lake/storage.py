@@ -40,6 +40,7 @@ SCHEMES = {
 # In these, the part before the @ is a container, not a user.
 CONTAINERS = ("abfss",)
 REASON_LETTERS_MAX = 500
+BATCH_ROWS = 64 << 10
 _URL = re.compile(r"([A-Za-z][\w+.-]+):/")
 
 
@@ -98,7 +99,11 @@ def folder_at(given: Folder | str, field: str = "lake") -> Folder:
             hint="use a local folder, s3://bucket/path, gs://bucket/path, abfss://container@account.dfs.core.windows.net"
             "/path or hdfs://host:port/path",
         )
-    parts = urlsplit(path)
+    try:
+        parts = urlsplit(path)
+    except ValueError as error:
+        hint = f"use {scheme}://bucket/path"
+        raise InvalidInput(f"{shown!r} is not a URL: {error}", field=field, hint=hint) from None
     user, at, host = parts.netloc.rpartition("@")
     if parts.query or parts.fragment or ":" in user or (at and scheme not in CONTAINERS):
         raise InvalidInput(
@@ -226,7 +231,7 @@ def store_errors(what: str) -> Iterator[None]:
 
 
 def read_batches(
-    dataset: ds.Dataset, columns: list[str] | None, where: ds.Expression | None, rows: int
+    dataset: ds.Dataset, columns: list[str], where: ds.Expression | None = None, rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Read a dataset. Of an object store, a missing file is found only here."""
     with _reading():
@@ -258,5 +263,7 @@ def missing_file(what: str, file: str) -> CannotOpen:
 def reason_in(error: BaseException) -> str:
     """Return what an error of delta-rs says on one line, without terminal colours and secrets."""
     text = re.sub(r"\x1b\[[\d;]*m|↳", "", str(error))
+    # Of S3's answers only the code and the message: other elements repeat a session token or a signature.
+    text = re.sub(r"<(?!Code>|Message>|/)[^<>]*>[^<]*|</[^<>]*>|<(?:Code|Message)>", " ", text)
     text = re.sub(r"\?\S*", "", text)  # Queries may hold signatures.
     return without_secrets(" ".join(text.split()))[:REASON_LETTERS_MAX]

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from penstock.errors import Conflict
 from penstock.pipeline.lake.lake import Lake, LakeTable, NewFile
+from penstock.pipeline.lake.storage import read_batches
 from penstock.pipeline.models import results
 from penstock.pipeline.models.expectations import Expectation, failing, reason_of
 from penstock.pipeline.models.results import Result
@@ -72,7 +73,7 @@ def _failed(spark: SparkSession, each: Expectation, rows: Rows, newest: datetime
         return rows.rejected.get(reason_of(each), 0)
     failed = 0
     if rows.added:
-        for batch in rows.table.dataset_of(sizes_of(rows.added)).to_batches(columns=list(each.columns)):
+        for batch in read_batches(rows.table.dataset_of(sizes_of(rows.added)), list(each.columns)):
             failed += pc.sum(failing(each, batch)).as_py() or 0
     return failed
 
@@ -86,7 +87,7 @@ def rejected_by(table: LakeTable, files: Sequence[NewFile]) -> dict[str, int]:
     if not files:
         return {}
     counts: dict[str, int] = {}
-    for batch in table.dataset_of(sizes_of(files)).to_batches(columns=["reason"]):
+    for batch in read_batches(table.dataset_of(sizes_of(files)), ["reason"]):
         for each in pc.value_counts(batch.column("reason")).to_pylist():
             counts[each["values"]] = counts.get(each["values"], 0) + each["counts"]
     return counts
@@ -106,7 +107,7 @@ def _newest(each: Expectation, rows: Rows) -> datetime | None:
     newest: datetime | None = None
     files = rows.every()
     if files:
-        for batch in rows.table.dataset_of(files).to_batches(columns=list(each.columns)):
+        for batch in read_batches(rows.table.dataset_of(files), list(each.columns)):
             found = pc.max(batch.column(0)).as_py()
             newest = found if newest is None or (found is not None and found > newest) else newest
     return newest

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from penstock.errors import Conflict, InvalidInput, InvalidName, NotFound
 from penstock.journal.arrow import TIME, columns
 from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.storage import read_table
 from penstock.pipeline.lake.tables import Table
 from penstock.pipeline.models.decode import QUARANTINE, RESERVED, schema_of
 from penstock.pipeline.models.expectations import Expectation, check_columns, check_distinct, expectation
@@ -114,7 +115,7 @@ class Definitions:
             return {}
         version = self._table.refresh().delta.version()
         if version != self._version:
-            rows = self._table.dataset().to_table(columns=["definition"])["definition"].to_pylist()
+            rows = read_table(self._table.dataset(), ["definition"])["definition"].to_pylist()
             found = [msgspec.json.decode(row, type=Definition) for row in rows]
             self._found = {each.name: each for each in sorted(found, key=lambda each: each.name)}
             self._version = version

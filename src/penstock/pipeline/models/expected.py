@@ -30,7 +30,7 @@ def expected_tables(
     if not all(table.exists() for table in tables):
         return  # It was added since the last run.
     if definition.kind == "sql":
-        with frame_of(spark, lake, parse(definition.name, definition.sql), others, 0) as frame:
+        with frame_of(spark, lake, parse(definition.name, definition.sql), others, 0, FOREVER) as frame:
             yield as_it_is(tables[0]), frame
         return
     for part, table in enumerate(tables):

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from penstock.journal.arrow import TIME, columns
 from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.storage import read_table
 from penstock.pipeline.lake.tables import Table
 from penstock.pipeline.models.definitions import Definitions
 from penstock.pipeline.models.expectations import Expectation, expectation
@@ -80,7 +81,7 @@ def load(lake: Lake) -> list[dict[str, Any]]:
         for definition in Definitions(lake).all().values()
         for each in definition.expectations
     }
-    every: list[dict[str, Any]] = table.refresh().dataset().to_table().to_pylist()
+    every: list[dict[str, Any]] = read_table(table.refresh().dataset()).to_pylist()
     rows = [row for row in every if (row["model"], row["expectation"]) in present]
     for row in rows:
         each = expectation(row["expectation"])

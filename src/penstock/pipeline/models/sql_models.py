@@ -46,7 +46,7 @@ class SqlRunner:
         Return the definition of a new generation if the columns changed, for which it must run again.
         """
         start = self.table.position(self._app) if self.table.exists() else None
-        with frame_of(self._spark, self._lake, self.model, others, start or 0) as frame:
+        with frame_of(self._spark, self._lake, self.model, others, start or 0, end) as frame:
             table = self.table = self._shaped(frame)
             if start is None or not self.model.incremental:
                 if not table.exists():
@@ -91,15 +91,15 @@ class SqlRunner:
 
 @contextmanager
 def frame_of(
-    spark: SparkSession, lake: Lake, model: SqlModel, others: Mapping[str, Definition], start: int
+    spark: SparkSession, lake: Lake, model: SqlModel, others: Mapping[str, Definition], start: int, end: int
 ) -> Iterator[DataFrame]:
-    """Yield the result of a model's query, in which new rows begin at an offset."""
+    """Yield the result of a model's query, in which new rows are those between two offsets."""
     from pyspark.errors import PySparkException
 
     views = sorted(each.view for each in model.inputs)
     try:
         for each in model.inputs:
-            _input(spark, lake, each, others, start).createOrReplaceTempView(each.view)
+            _input(spark, lake, each, others, start, end).createOrReplaceTempView(each.view)
         try:
             spark._jsparkSession.sessionState().sqlParser().parseQuery(model.query)
             yield spark.sql(model.query)
@@ -110,7 +110,9 @@ def frame_of(
             spark.catalog.dropTempView(view)
 
 
-def _input(spark: SparkSession, lake: Lake, each: Input, others: Mapping[str, Definition], start: int) -> DataFrame:
+def _input(
+    spark: SparkSession, lake: Lake, each: Input, others: Mapping[str, Definition], start: int, end: int
+) -> DataFrame:
     if each.name in TABLES:
         table: LakeTable = lake[TABLES[each.name]].refresh()
     else:
@@ -118,7 +120,8 @@ def _input(spark: SparkSession, lake: Lake, each: Input, others: Mapping[str, De
     if not each.new:
         return table.read(spark)
     found = table.read(spark, offset=start)
-    return found.where(found["offset"] >= start)
+    # Another pipeline on the same object store may have added more already.
+    return found.where((found["offset"] >= start) & (found["offset"] < end))
 
 
 def columns_of(frame: DataFrame, model: SqlModel) -> pa.Schema:

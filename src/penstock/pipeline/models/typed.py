@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from penstock.pipeline.lake.files import write_split
 from penstock.pipeline.lake.lake import Lake, NewFile
+from penstock.pipeline.lake.storage import read_table
 from penstock.pipeline.lake.tables import BRONZE
 from penstock.pipeline.models.catalog import ModelTable, tables_of_model
 from penstock.pipeline.models.checks import Rows, check, rejected_by
@@ -87,7 +88,7 @@ class TypedModel:
         offset = pc.field("offset")
         wanted = (offset >= start) & (offset < end) & (pc.field("kind") == "pushed")
         wanted &= (pc.field("queue") == self.definition.queue) & pc.field("body").is_valid()
-        return self._lake[BRONZE].dataset(offset=start).to_table(columns=list(BODIES), filter=wanted)
+        return read_table(self._lake[BRONZE].dataset(offset=start), list(BODIES), wanted)
 
 
 def pushed(events: DataFrame, queue: str) -> DataFrame:

@@ -6,10 +6,12 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from penstock.errors import CannotOpen
 from penstock.log.files import DISK, replace
 from penstock.pipeline.lake.storage import (
     Folder,
@@ -51,7 +53,14 @@ class StagingArea(Protocol):
 
 
 def area_of(folder: Folder) -> StagingArea:
-    return _LocalArea(folder) if isinstance(folder, Path) else _RemoteArea(folder)
+    if isinstance(folder, Path):
+        return _LocalArea(folder)
+    if find_spec("deltalake") is None:
+        raise CannotOpen(
+            f"deltalake is not installed, which opens {folder}",
+            hint="pip install 'penstock-mq[lake]', on the driver and on every worker",
+        )
+    return _RemoteArea(folder)
 
 
 class _LocalArea:
@@ -114,7 +123,8 @@ class _RemoteArea:
         new.close()
 
     def open(self, name: str) -> Any:
-        return self._folder.files().open_input_file(name)
+        with store_errors(f"reading {self._folder}/{name}"):
+            return self._folder.files().open_input_file(name)
 
     def read(self, name: str) -> bytes | None:
         return read_object(self._folder, name)
@@ -125,7 +135,8 @@ class _RemoteArea:
     def remove(self, names: Iterable[str]) -> None:
         files = self._folder.files()
         for name in names:
-            with store_errors(f"removing {self._folder}/{name}"):
+            # S3 says nothing about a missing object, other stores do.
+            with suppress(FileNotFoundError), store_errors(f"removing {self._folder}/{name}"):
                 files.delete_file(name)
 
     def remove_folder(self, name: str) -> None:

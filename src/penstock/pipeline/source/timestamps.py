@@ -34,7 +34,7 @@ def offset_at(log: SourceLog, time_us: int, column: str) -> int:
 
 def _first_time(log: SourceLog, part: OffsetRange, column: str) -> tuple[int, int] | None:
     """Return the offset and the time of the first row of a range."""
-    for batch in log.read(part, [OFFSET, column]):
+    for batch in log.read(part, [OFFSET, column], skip_lost=True):  # It may be trimmed meanwhile.
         if batch.num_rows:
             return batch.column(0)[0].as_py(), batch.column(1)[0].cast(pa.int64()).as_py() or 0
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
@@ -107,7 +108,8 @@ def _view(folder: Folder, reader: Journal) -> Response:
         tables=[],
         readers=[consumer_view(each) for each in reader.consumers()],
     )
-    view.last_error, view.last_error_at = _last_error(logs_of(folder) / "spark.log")
+    with suppress(PenstockError):  # A hardened server has no folder for caches.
+        view.last_error, view.last_error_at = _last_error(logs_of(folder) / "spark.log")
     if view.installed and (not isinstance(folder, Path) or (folder / "bronze").is_dir()):
         from penstock.pipeline.lake.lake import Lake
 
