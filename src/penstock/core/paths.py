@@ -16,7 +16,7 @@ def local_path(given: Path | str, field: str) -> Path:
         raise InvalidInput(
             f"{field} must be a local folder, not {without_password(str(given))!r}",
             field=field,
-            hint="object storage and HDFS are not supported yet; mount it and pass the folder",
+            hint="only a lake and the staging of a sink can be in object storage; mount it and pass the folder",
         )
     return Path(path)
 
