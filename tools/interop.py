@@ -103,7 +103,7 @@ def _dbt(folder: Path, data: Path) -> None:
 
 
 def _declarative(folder: Path, data: Path) -> None:
-    programs = _environment(folder, f"{ROOT}[spark]", "pyspark[connect]")
+    programs = _environment(folder, f"{ROOT}[spark]", "pyspark[pipelines]")
     (folder / "warehouse").mkdir()
     settings = {
         "spark.orders.data": data,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import math
 from contextlib import closing
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.errors import Conflict, InvalidInput, InvalidName, NotFound
 from penstock.pipeline.lake.lake import Lake, LakeTable
 from penstock.pipeline.lake.tables import BRONZE
 from penstock.pipeline.models import manage
+from penstock.pipeline.models.expectations import expectation, failing
 from penstock.pipeline.models.results import load
 from penstock.pipeline.run import Pipeline
 from penstock.pipeline.source import offset_ranges
@@ -216,6 +219,11 @@ def test_a_name_that_is_no_table_is_refused(work: Work, lake: Lake, name: str) -
     work.drained()
     with pytest.raises(InvalidName):
         add(work, lake, name=name)
+
+
+def test_nan_is_in_no_range() -> None:
+    rows = pa.RecordBatch.from_pydict({"x": [0.0, 1.0, 2.0, -1.0, math.nan, None]})
+    assert failing(expectation("between(x, 0, 1)"), rows).to_pylist() == [False, False, True, True, True, False]
 
 
 def test_expectations_warn_quarantine_or_stop(spark: Any, work: Work, lake: Lake) -> None:

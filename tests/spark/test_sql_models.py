@@ -155,8 +155,13 @@ def test_unknown_inputs_circles_and_names_that_are_taken_are_refused(
     one, two = "SELECT * FROM {{ ref('two') }}", "SELECT * FROM {{ ref('one') }}"
     with pytest.raises(Conflict, match="circle"):
         start(spark, work, lake, tmp_path / "circle", one=one, two=two)
+    assert list(Definitions(lake).all()) == ["orders"]
+    run(spark, work, lake, models=write(tmp_path / "line", one="SELECT 1 AS a", two=two))
+    with pytest.raises(Conflict, match="circle"):
+        run(spark, work, lake, models=write(tmp_path / "closed", one=one))
     with pytest.raises(Conflict, match="'two' reads 'one'"):
         manage.remove(lake, "one")
+    assert rows(lake, "two") == [{"a": 1}]
     with pytest.raises(Conflict, match="already a typed model"):
         run(spark, work, lake, models=write(tmp_path / "taken", orders="SELECT 1 AS a"))
     other = Work(tmp_path / "other")

@@ -118,7 +118,8 @@ def failing(each: Expectation, rows: pa.RecordBatch | pa.Table) -> pa.Array:
         return pc.is_null(values)
     wanted = _scalars(each, values.type)
     if each.check == "between":
-        outside = pc.or_(pc.less(values, wanted[0]), pc.greater(values, wanted[1]))
+        # Not the reverse comparisons: NaN is in no range.
+        outside = pc.invert(pc.and_(pc.greater_equal(values, wanted[0]), pc.less_equal(values, wanted[1])))
     else:
         outside = pc.invert(pc.is_in(values, value_set=wanted))
     return pc.and_(pc.is_valid(values), pc.fill_null(outside, False))

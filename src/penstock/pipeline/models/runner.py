@@ -46,7 +46,7 @@ class ModelRunner:
         self._found = dict(found)
 
     def _from_folder(self, folder: Path, found: dict[str, Definition]) -> dict[str, Definition]:
-        changed = False
+        changed: dict[str, Definition] = {}
         for name, text in read_folder(folder).items():
             known = found.get(name)
             if known is not None and known.kind == "sql" and known.sql == text:
@@ -54,9 +54,16 @@ class ModelRunner:
             parse(name, text)
             self._definitions.check_name(name, "sql")
             generation = self._definitions.next_generation(name)
-            self._definitions.put(Definition(name=name, kind="sql", sql=text, generation=generation))
-            changed = True
-        return self._definitions.all() if changed else found
+            changed[name] = Definition(name=name, kind="sql", sql=text, generation=generation)
+        if not changed:
+            return found
+        # Raises before any is stored: models in a circle could neither run nor be removed.
+        every = found | changed
+        models = {name: parse(name, each.sql) for name, each in every.items() if each.kind == "sql"}
+        ordered(models, {name: each.kind for name, each in every.items()})
+        for definition in changed.values():
+            self._definitions.put(definition)
+        return self._definitions.all()
 
     def _load(self, definition: Definition) -> None:
         if definition.kind == "typed":
