@@ -6,7 +6,7 @@ Every table continues from its own position, so the next step finishes one that 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 
@@ -21,7 +22,7 @@ from penstock.errors import Conflict, OffsetTrimmed
 from penstock.journal.events import Kind
 from penstock.pipeline.lake import gold, silver
 from penstock.pipeline.lake.files import write_files, write_parts
-from penstock.pipeline.lake.lake import Lake, LakeTable, NewFile, app_of
+from penstock.pipeline.lake.lake import QUEUES_MAX, Lake, LakeTable, NewFile, app_of
 from penstock.pipeline.lake.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
 from penstock.pipeline.runtime.session import cores_of
 from penstock.pipeline.source.log_sources import FolderLocation, LogLocation
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 CONSUMER = "spark:pipeline"
 # Journal bytes read in one step.
 STEP_BYTES = 256 << 20
+# Of gold.queue_minutes; more than this is replaced by Spark tasks and not by the driver.
+REPLACED_BYTES_MAX = 64 << 20
 # QUEUE_MINUTES follows QUEUES, because it needs the totals of queues at the same offset.
 DERIVED = (SILVER, QUEUES, QUEUE_MINUTES, QUEUE_ERRORS)
 # An event's timestamp may be slightly earlier than that of its message.
@@ -199,10 +202,10 @@ class Pipeline:
     def _from(self, table: LakeTable) -> int:
         return table.position(self.app) or 0
 
-    def _events(self, start: int, end: int, **least: datetime) -> DataFrame:
-        """Return the events between two offsets; `least` skips files, not rows."""
+    def _events(self, start: int, end: int, queues: Sequence[str] = (), **least: datetime) -> DataFrame:
+        """Return the events between two offsets; `queues` and `least` skip files, not rows."""
         bronze = self._lake[BRONZE]
-        events = bronze.read(self._spark, offset=start, **least)
+        events = bronze.read(self._spark, queues, offset=start, **least)
         first = bronze.least_of("offset", offset=start)
         if first is None or (first >= start and bronze.position(self.app) == end):
             # No file holds other offsets. A literal in the plan would be recompiled at every step.
@@ -220,10 +223,14 @@ class Pipeline:
         if kinds.intersection(silver.ENDS):
             files += write_files(silver.finished_lives(events), table.folder, SILVER, small=small)
         removals = silver.removal_events(events)
-        oldest_ms = silver.oldest_ms(removals) if "queue" in kinds else None
-        if oldest_ms is not None:
+        queues, oldest_ms = silver.removed_queues(removals) if "queue" in kinds else ([], 0)
+        if queues:
             since = datetime.fromtimestamp(oldest_ms / 1000, UTC) - CLOCKS_APART
-            lives = silver.lives_of_removed_queues(self._events(0, end, at=since), removals)
+            history = self._events(0, end, queues, at=since)
+            # As literals, so that Spark skips row groups without these queues.
+            if len(queues) <= QUEUES_MAX:
+                history = history.where(history["queue"].isin(queues))
+            lives = silver.lives_of_removed_queues(history, removals)
             files += write_files(lives, table.folder, SILVER)
         table.append(files, self.app, end)
 
@@ -240,7 +247,15 @@ class Pipeline:
         oldest = self._oldest(start)
         since = {} if oldest is None else {"minute": oldest.replace(second=0, microsecond=0)}
         queues = self._lake[QUEUES].read(self._spark)
-        rows = gold.minutes_with(table.read(self._spark, **since), added, queues)
+        kept = table.read(self._spark, **since)
+        rows = gold.minutes_with(kept, added, queues)
+        replaced = table.entries(**since)
+        if (pc.sum(replaced["size_bytes"]).as_py() or 0) > REPLACED_BYTES_MAX:
+            # A very late event changes the depth of all minutes since, which may be more than the driver can hold.
+            whole = rows.unionByName(gold.minutes_untouched(kept, added)).sort("minute")
+            files = write_files(whole, table.folder, QUEUE_MINUTES)
+            table.replace(replaced["path"].to_pylist(), files, at=(self.app, end))
+            return
         table.put(rows.toArrow(), self.app, end, **since)
 
     def _errors(self, table: LakeTable, end: int, kinds: frozenset[str]) -> None:

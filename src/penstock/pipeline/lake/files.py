@@ -15,19 +15,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.pipeline.lake.lake import NewFile
+from penstock.pipeline.lake.lake import PUT_FILE_BYTES, NewFile
 from penstock.pipeline.lake.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROW_GROUP_ROWS = 256 << 10
-ROW_GROUP_BYTES = 64 << 20
+# Rows are sorted within a window, and cut into row groups so small that a queue's rows fill some of them alone.
+ROW_GROUP_ROWS = 32 << 10
+WINDOW_ROWS = 256 << 10
+WINDOW_BYTES = 64 << 20
 FILE_BYTES = 512 << 20
+CHANGING_BATCH_ROWS = 1_000
 _FILE_SCHEMA = pa.schema([("file", pa.binary())])
 Batches = Iterator[pa.RecordBatch]
 
@@ -67,26 +71,40 @@ def write_parts(
     return _files(tasks.mapInArrow(write, "file binary").collect())
 
 
-def write_batches(batches: Iterable[pa.RecordBatch], folder: Path, table: Table) -> Iterator[NewFile]:
+def write_batches(
+    batches: Iterable[pa.RecordBatch], folder: Path, table: Table, *, windows: int = 1
+) -> Iterator[NewFile]:
+    """Write rows as files; `windows` multiplies the number of rows that are held and sorted together."""
     writer: _Writer | None = None
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
+    # Replacing rows rewrites whole files, so those of a table that changes are small.
+    file_bytes = PUT_FILE_BYTES if table.changes else FILE_BYTES
+    batch_rows = CHANGING_BATCH_ROWS if table.changes else WINDOW_ROWS
+    for batch in _slices(batches, batch_rows):
         if writer is None:
-            writer = _Writer(folder, table)
+            writer = _Writer(folder, table, windows)
         writer.write(pa.Table.from_batches([batch]).select(table.schema.names).cast(table.schema))
-        if writer.bytes > FILE_BYTES:
+        if writer.bytes > file_bytes:
             yield writer.close()
             writer = None
     if writer is not None:
         yield writer.close()
 
 
+def _slices(batches: Iterable[pa.RecordBatch], rows: int) -> Batches:
+    for batch in batches:
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+
+
 class _Writer:
-    def __init__(self, folder: Path, table: Table) -> None:
+    def __init__(self, folder: Path, table: Table, windows: int) -> None:
         self._name = f"part-{uuid.uuid4()}.parquet"
         self._path = folder / self._name
         self._ranged = table.ranged
+        self._clustered = table.clustered
+        self._window_rows, self._window_bytes = WINDOW_ROWS * windows, WINDOW_BYTES * windows
+        if table.changes:
+            self._window_bytes = PUT_FILE_BYTES
         self._writer = pq.ParquetWriter(
             self._path,
             table.schema,
@@ -101,6 +119,7 @@ class _Writer:
         self._rows = self.bytes = 0
         self._least: dict[str, Any] = {}
         self._greatest: dict[str, Any] = {}
+        self._nulls = dict.fromkeys(table.emptied, 0)
 
     def write(self, rows: pa.Table) -> None:
         self._rows += rows.num_rows
@@ -108,15 +127,18 @@ class _Writer:
             found = pc.min_max(rows[name]).as_py()
             self._least[name] = _least(self._least.get(name), found["min"])
             self._greatest[name] = _greatest(self._greatest.get(name), found["max"])
+        for name in self._nulls:
+            self._nulls[name] += rows[name].null_count
         self._waiting.append(rows)
         self._waiting_rows += rows.num_rows
         self._waiting_bytes += rows.nbytes
-        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES:
+        if self._waiting_rows >= self._window_rows or self._waiting_bytes >= self._window_bytes:
             self._flush()
 
     def _flush(self) -> None:
         if self._waiting:
-            self._writer.write_table(pa.concat_tables(self._waiting), row_group_size=self._waiting_rows)
+            rows = pa.concat_tables(self._waiting)
+            self._writer.write_table(_sorted(rows, self._clustered), row_group_size=ROW_GROUP_ROWS)
         self.bytes += self._waiting_bytes
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
@@ -129,7 +151,21 @@ class _Writer:
             os.fdatasync(fd)
         finally:
             os.close(fd)
-        return NewFile(self._name, size, self._rows, self._least, self._greatest)
+        return NewFile(self._name, size, self._rows, self._least, self._greatest, self._nulls)
+
+
+def _sorted(rows: pa.Table, column: str | None) -> pa.Table:
+    """Sort by a column with few values, and keep the order of rows with the same one."""
+    if column is None:
+        return rows
+    values = rows[column].combine_chunks().dictionary_encode()
+    if len(values.dictionary) < 2:
+        return rows
+    ranks = pc.rank(values.dictionary).to_numpy()
+    codes = ranks[values.indices.fill_null(0).to_numpy()]
+    # Several times as fast as Arrow's own sort, which is not stable and would need the offset as well.
+    narrow = codes.astype(np.uint16 if len(values.dictionary) < 1 << 16 else np.uint32)
+    return rows.take(pa.array(np.argsort(narrow, kind="stable")))
 
 
 _REPEATING = frozenset(
@@ -159,5 +195,8 @@ def _with_times(file: NewFile) -> NewFile:
 
 
 def _parsed(values: dict[str, Any]) -> dict[str, Any]:
-    """Parse timestamps, which are the only strings."""
-    return {name: datetime.fromisoformat(value) if isinstance(value, str) else value for name, value in values.items()}
+    """Parse timestamps, which are the only strings but for the queue."""
+    return {
+        name: datetime.fromisoformat(value) if isinstance(value, str) and name != "queue" else value
+        for name, value in values.items()
+    }

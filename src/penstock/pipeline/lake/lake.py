@@ -6,9 +6,9 @@ a crash, reading resumes where the table ends, without duplicates or gaps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 from msgspec import Struct
 
 from penstock.core.paths import local_path
@@ -39,11 +39,15 @@ PUT_FILE_BYTES = 1 << 20
 TIDY = (1_000, 24)
 # Commits between compactions, and hours until replaced files are removed.
 TIDY_CHANGING = (100, 1)
+_STATISTICS = "delta.dataSkippingStatsColumns"
+_LOG_RETENTION = "delta.logRetentionDuration"
 _CONFIGURATION = {
     "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
-    "delta.logRetentionDuration": "interval 2 days",
+    _LOG_RETENTION: "interval 2 days",
 }
 _PUT_CONFIGURATION = _CONFIGURATION | {"delta.targetFileSize": str(PUT_FILE_BYTES)}
+# More queues than this are looked for by their first and last name.
+QUEUES_MAX = 100
 
 
 class NewFile(Struct, frozen=True):
@@ -55,11 +59,16 @@ class NewFile(Struct, frozen=True):
     rows: int
     least: dict[str, Any]
     greatest: dict[str, Any]
+    nulls: dict[str, int] = {}
 
-    def action(self) -> AddAction:
-        stats = {"numRecords": self.rows, "minValues": _as_json(self.least), "maxValues": _as_json(self.greatest)}
-        now_ms = int(datetime.now(UTC).timestamp() * 1000)
-        return AddAction(self.path, self.bytes, {}, now_ms, True, msgspec.json.encode(stats).decode())
+    def action(self, *, changes_data: bool = True) -> AddAction:
+        stats = {
+            "numRecords": self.rows,
+            "minValues": _as_json(self.least),
+            "maxValues": _as_json(self.greatest),
+            "nullCount": self.nulls,
+        }
+        return AddAction(self.path, self.bytes, {}, _now_ms(), changes_data, msgspec.json.encode(stats).decode())
 
 
 class Size(Struct, frozen=True, kw_only=True):
@@ -92,7 +101,10 @@ class LakeTable:
     def create(self) -> None:
         """Create the table if it does not exist, and add columns that are new in this release."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        configuration = _PUT_CONFIGURATION if self.table.changes else _CONFIGURATION
+        configuration = dict(_PUT_CONFIGURATION if self.table.changes else _CONFIGURATION)
+        if self.table.ranged:
+            # Others would only fill the log, with pieces of bodies and error texts.
+            configuration[_STATISTICS] = ",".join(self.table.ranged + self.table.emptied)
         if not DeltaTable.is_deltatable(str(self.folder)):
             DeltaTable.create(
                 self.folder,
@@ -118,8 +130,17 @@ class LakeTable:
     def position(self, app: str) -> int | None:
         return self.delta.transaction_version(app)
 
-    def _entries(self, least: dict[str, Any]) -> pa.Table:
+    def entries(self, queues: Collection[str] = (), /, **least: Any) -> pa.Table:
+        """Return a row per file, with its statistics, of those that may hold such values."""
         found = pa.table(self.delta.get_add_actions(flatten=True))
+        if queues and "min.queue" in found.column_names:
+            names = sorted(queues)
+            ranges = zip(names, names, strict=True) if len(names) <= QUEUES_MAX else [(names[0], names[-1])]
+            wanted = [
+                pc.and_(pc.less_equal(found["min.queue"], last), pc.greater_equal(found["max.queue"], first))
+                for first, last in ranges
+            ]
+            found = found.filter(pc.fill_null(reduce(pc.or_, wanted), True))
         for column, value in least.items():
             name = f"max.{column}"
             if found.num_rows and name in found.column_names:
@@ -128,12 +149,12 @@ class LakeTable:
                 found = found.filter(pc.fill_null(wanted, True))
         return found
 
-    def files(self, **least: Any) -> list[str]:
-        """Return the table's files that may hold values of at least `least` in a column.
+    def files(self, queues: Collection[str] = (), /, **least: Any) -> list[str]:
+        """Return the table's files that may hold rows of these queues, with values of at least `least` in a column.
 
         Raise if one is missing, because results without it would be wrong.
         """
-        return self._present(self._entries(least)["path"].to_pylist())
+        return self._present(self.entries(queues, **least)["path"].to_pylist())
 
     def _present(self, paths: Sequence[str]) -> list[str]:
         files = [str(self.folder / path) for path in paths]
@@ -151,18 +172,18 @@ class LakeTable:
 
     def least_of(self, column: str, **least: Any) -> Any:
         """Return the minimum of a column over those files; None if there is none."""
-        found = self._entries(least)
+        found = self.entries(**least)
         return pc.min(found[f"min.{column}"]).as_py() if found.num_rows else None
 
     def greatest_of(self, column: str | None) -> Any:
         """Return the maximum of a column from the files' statistics."""
-        found = self._entries({})
+        found = self.entries()
         name = f"max.{column}"
         return pc.max(found[name]).as_py() if found.num_rows and name in found.column_names else None
 
-    def read(self, spark: SparkSession, **least: Any) -> DataFrame:
-        """Read the table with Spark; `least` skips files, not rows."""
-        return read_files(spark, self.table.schema, self.files(**least))
+    def read(self, spark: SparkSession, queues: Collection[str] = (), /, **least: Any) -> DataFrame:
+        """Read the table with Spark; `queues` and `least` skip files, not rows."""
+        return read_files(spark, self.table.schema, self.files(queues, **least))
 
     def dataset(self, **least: Any) -> ds.Dataset:
         """Read the table with Arrow alone: threads of delta-rs call Python, perhaps during interpreter shutdown."""
@@ -182,6 +203,37 @@ class LakeTable:
             schema=self.delta.schema(),
             commit_properties=_position_commit(app, position),
         )
+        self._sync()
+
+    def replace(
+        self,
+        removed: Sequence[str],
+        added: Sequence[NewFile],
+        *,
+        changes_data: bool = True,
+        at: tuple[str, int] | None = None,
+    ) -> None:
+        """Replace files by others in one commit, which moves the position `at` an app, if given."""
+        now_ms = _now_ms()
+        actions: list[AddAction | RemoveAction] = [RemoveAction(path, changes_data, now_ms) for path in removed]
+        actions += [file.action(changes_data=changes_data) for file in added]
+        if not actions:
+            return
+        self.delta.create_write_transaction(
+            actions,
+            mode="append",
+            schema=self.delta.schema(),
+            commit_properties=None if at is None else _position_commit(*at),
+        )
+        self._sync()
+
+    def properties(self) -> dict[str, str]:
+        """Return the table's properties."""
+        found: dict[str, str] = self.delta.metadata().configuration
+        return found
+
+    def set_property(self, name: str, value: str) -> None:
+        self.delta.alter.set_table_properties({name: value}, raise_if_not_exists=False)
         self._sync()
 
     def put(self, rows: pa.Table, app: str, position: int, **least: Any) -> None:
@@ -221,8 +273,12 @@ class LakeTable:
         DISK.sync_folder(self.folder)
         DISK.sync_folder(log)
 
-    def compact(self) -> dict[str, Any]:
+    def compact(self) -> dict[str, int]:
         """Replace many small files by few large ones, with the same rows."""
+        if self.table.clustered:
+            from penstock.pipeline.lake.compaction import compact
+
+            return compact(self)
         found = self.delta.optimize.compact()
         self._sync()
         return {"removed": found["numFilesRemoved"], "added": found["numFilesAdded"]}
@@ -233,6 +289,18 @@ class LakeTable:
         self.refresh()
         return len(removed)
 
+    def purge(self) -> None:
+        """Remove every file that the current version does not need, and the log of all versions before it.
+
+        What is left of removed files in the log, such as statistics, goes too. Readers of older versions fail.
+        """
+        self.vacuum(0)
+        properties = self.properties()
+        self.set_property(_LOG_RETENTION, "interval 0 seconds")
+        self.delta.create_checkpoint()
+        self.delta.cleanup_metadata()
+        self.set_property(_LOG_RETENTION, properties[_LOG_RETENTION])
+
     def tidy(self) -> None:
         """Compact and vacuum at intervals, between steps: a step must not lose the files that it reads."""
         commits, hours = TIDY_CHANGING if self.table.changes else TIDY
@@ -241,7 +309,7 @@ class LakeTable:
             self.vacuum(hours)
 
     def size(self, app: str | None) -> Size:
-        found = pa.table(self.delta.get_add_actions(flatten=True))
+        found = self.entries()
         self._present(found["path"].to_pylist())
         return Size(
             table=self.table.name,
@@ -319,6 +387,10 @@ def _empty(spark: SparkSession, shape: StructType) -> DataFrame:
 
 def _position_commit(app: str, position: int) -> CommitProperties:
     return CommitProperties(app_transactions=[Transaction(app, position)])
+
+
+def _now_ms() -> int:
+    return int(datetime.now(UTC).timestamp() * 1000)
 
 
 def _as_json(values: dict[str, Any]) -> dict[str, Any]:
