@@ -23,6 +23,7 @@ from penstock.journal.events import Kind
 from penstock.pipeline.lake import gold, silver
 from penstock.pipeline.lake.files import write_files, write_parts
 from penstock.pipeline.lake.lake import QUEUES_MAX, Lake, LakeTable, NewFile, app_of
+from penstock.pipeline.lake.retention import apply_retention
 from penstock.pipeline.lake.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
 from penstock.pipeline.runtime.session import cores_of
 from penstock.pipeline.source.log_sources import FolderLocation, LogLocation
@@ -41,6 +42,7 @@ REPLACED_BYTES_MAX = 64 << 20
 DERIVED = (SILVER, QUEUES, QUEUE_MINUTES, QUEUE_ERRORS)
 # An event's timestamp may be slightly earlier than that of its message.
 CLOCKS_APART = timedelta(minutes=1)
+RETENTION_SECONDS = 3_600.0
 KINDS = frozenset(kind.name.lower() for kind in Kind)
 
 
@@ -79,6 +81,7 @@ class Pipeline:
         self._fail_on_data_loss = fail_on_data_loss
         self._step_bytes = step_bytes
         self._doing = doing
+        self._retain_at = 0.0
         self._lock = lake.lock()
         try:
             self._place = FolderLocation(str(journal)) if isinstance(journal, Path) else journal
@@ -129,6 +132,9 @@ class Pipeline:
             self.log.report(CONSUMER, until - 1, "pipeline")
         for table in self._lake.tables():
             table.tidy()
+        if time.monotonic() >= self._retain_at:
+            apply_retention(self._lake, self.app, datetime.now(UTC))
+            self._retain_at = time.monotonic() + RETENTION_SECONDS
         return Step(
             start=start,
             end=until,

@@ -22,7 +22,7 @@ from penstock.core.model import Depth, Span, Totals, Window
 from penstock.errors import CannotOpen
 from penstock.pipeline.lake.lake import Lake, app_of
 from penstock.pipeline.lake.sketches import buckets, weighted
-from penstock.pipeline.lake.tables import BRONZE, QUEUE_MINUTES, STATES
+from penstock.pipeline.lake.tables import BRONZE, QUEUE_MINUTES, QUEUES, STATES
 
 REFRESH_SECONDS = 5.0
 BATCH_ROWS = 64 << 10
@@ -71,7 +71,8 @@ class GoldHistory:
             return
         minutes, bronze = self._lake[QUEUE_MINUTES], self._lake[BRONZE]
         if minutes.position(self._app) is not None:
-            self._until = bronze.greatest_of("at")
+            # Retention may have dropped all events.
+            self._until = bronze.greatest_of("at") or self._lake[QUEUES].greatest_of("last_at")
 
     def roll_ups(self, window: Window, cutover: int, names: Sequence[str]) -> dict[str, QueueHistory]:
         """Return the histories of these queues from the window's start to the cutover. The cutover may be after the
