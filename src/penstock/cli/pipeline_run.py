@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from functools import partial
 from typing import TYPE_CHECKING
@@ -52,12 +52,20 @@ class Every(click.ParamType[float]):
     default=True,
     help="Fail if the journal was trimmed before it was read.",
 )
+@click.option("--mask", "masks", multiple=True, help="Field to mask, [QUEUE:]$.field; repeatable. The lake stores it.")
+@click.option(
+    "--mask-other",
+    type=click.Choice(["drop", "keep"]),
+    help="What to do with bodies that are not JSON where fields are masked.  [default: drop]",
+)
 @on_spark
 def run(
     paths: PipelinePaths,
     mode: str,
     every: float | None,
     fail_on_data_loss: bool,
+    masks: Sequence[str],
+    mask_other: str | None,
     as_json: bool,
     spark_options: SparkOptions,
 ) -> None:
@@ -66,11 +74,15 @@ def run(
     It may be killed at any time: the next run continues where the tables end. With --every and --continuous, Ctrl-C or
     SIGTERM ends it after the current step, and Spark is restarted if its JVM is killed.
 
-    JSON: {"events", "steps", "offset", "lag", "lost", "seconds"}
+    --mask '$.card', '$.customer.email' or '$.items[*].card' replaces the values of these fields in JSON bodies and in
+    headers by ***. Masks are stored with the lake and apply to all that is added from then on, also by later runs.
+
+    JSON: {"events", "steps", "offset", "lag", "lost", "dropped", "seconds"}
     """
+    _check_masks(masks)
     out = Output(as_json)
     began = time.monotonic()
-    totals = {"events": 0, "steps": 0, "offset": 0, "lag": 0, "lost": 0}
+    totals = {"events": 0, "steps": 0, "offset": 0, "lag": 0, "lost": 0, "dropped": 0}
     once = mode == "once" and every is None
     with Display("pipeline") as display, closing(paths.drainer()) as drainer:
         if not sys.stderr.isatty():  # On a terminal the session prints it.
@@ -82,7 +94,13 @@ def run(
 
             lake = paths.lake(existing=False)
             with Pipeline(
-                spark, paths.journal, lake, fail_on_data_loss=fail_on_data_loss, doing=display.doing
+                spark,
+                paths.journal,
+                lake,
+                fail_on_data_loss=fail_on_data_loss,
+                masks=masks,
+                keep_other=None if mask_other is None else mask_other == "keep",
+                doing=display.doing,
             ) as pipeline:
                 if once:
                     _catch_up(pipeline, display, totals, StopFlag())
@@ -96,6 +114,15 @@ def run(
 
         open_spark = partial(session, paths, display, spark_options, brief=once and _is_small(paths))
         _persist(open_spark, work, totals, restarts=0 if once else RESTARTS)
+
+
+def _check_masks(masks: Sequence[str]) -> None:
+    """Refuse an invalid mask before Spark starts."""
+    if masks:
+        from penstock.pipeline.lake.masking import parse_mask
+
+        for mask in masks:
+            parse_mask(mask)
 
 
 def _persist(
@@ -148,6 +175,7 @@ def _catch_up(pipeline: Pipeline, display: Display, totals: dict[str, int], stop
         totals["events"] += step.events
         totals["steps"] += 1
         totals["lost"] += step.lost
+        totals["dropped"] += step.dropped
         display.done(step.end - step.start, _rate(step))
         if stop.is_set():
             break

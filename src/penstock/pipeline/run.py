@@ -21,8 +21,10 @@ from msgspec import Struct
 from penstock.errors import Conflict, OffsetTrimmed
 from penstock.journal.events import Kind
 from penstock.pipeline.lake import gold, silver
+from penstock.pipeline.lake.compaction import rows_of
 from penstock.pipeline.lake.files import write_files, write_parts
 from penstock.pipeline.lake.lake import QUEUES_MAX, Lake, LakeTable, NewFile, app_of
+from penstock.pipeline.lake.masking import DROPPED, Masker, Masks, add_masks
 from penstock.pipeline.lake.retention import apply_retention
 from penstock.pipeline.lake.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
 from penstock.pipeline.runtime.session import cores_of
@@ -57,6 +59,8 @@ class Step(Struct, frozen=True, kw_only=True):
     """Journal records that are not in the lake yet."""
     lost: int = 0
     """Offsets that the journal had already trimmed."""
+    dropped: int = 0
+    """Bodies left out because they are not JSON and fields are masked."""
     seconds: float = 0.0
 
 
@@ -74,6 +78,8 @@ class Pipeline:
         *,
         fail_on_data_loss: bool = True,
         step_bytes: int = STEP_BYTES,
+        masks: Sequence[str] = (),
+        keep_other: bool | None = None,
         doing: Doing = lambda what: None,
     ) -> None:
         self._spark = spark
@@ -89,6 +95,7 @@ class Pipeline:
             self.app = app_of(self.log.uid)
             lake.create()
             lake.check_belongs(self.app)
+            self._masks = add_masks(lake[BRONZE], masks, keep_other)
         except BaseException:
             self._lock.close()
             raise
@@ -118,11 +125,11 @@ class Pipeline:
         end = self.log.next_offset
         until = end if until is None else min(until, end)
         start, lost = self._start()
-        events, small = 0, False
+        events, dropped, small = 0, 0, False
         if start < until:
             until = end_within(self.log.segments(), start, until, self._step_bytes)
             small = is_small(self.log.segments(), start, until) and not self._derived_lag()
-            events = self._bronze(start, until, small)
+            events, dropped = self._bronze(start, until, small)
         else:
             until = start
             if lost:
@@ -141,6 +148,7 @@ class Pipeline:
             events=events,
             lag=self.log.next_offset - until,
             lost=lost,
+            dropped=dropped,
             seconds=time.monotonic() - began,
         )
 
@@ -159,14 +167,21 @@ class Pipeline:
             raise error
         return first, first - start
 
-    def _bronze(self, start: int, end: int, small: bool) -> int:
+    def _bronze(self, start: int, end: int, small: bool) -> tuple[int, int]:
+        """Return the number of events, and of bodies that were left out."""
         self._doing("bronze")
         table = self._lake[BRONZE]
         parts = parts_of(self.log.segments(), start, end, cores_of(self._spark))
-        read = partial(_read, self._place, not self._fail_on_data_loss)
+        read = partial(_read, self._place, not self._fail_on_data_loss, self._masks)
         files = write_parts(self._spark, parts, read, table.folder, BRONZE, small=small)
         table.append(files, self.app, end)
-        return sum(file.rows for file in files)
+        return sum(file.rows for file in files), self._dropped(files)
+
+    def _dropped(self, files: Sequence[NewFile]) -> int:
+        if not self._masks or self._masks.keep_other:
+            return 0
+        rows = rows_of(self._lake[BRONZE], [file.path for file in files], ["details"])
+        return sum(pc.sum(pc.match_substring(each["details"], f'"{DROPPED}":true')).as_py() or 0 for each in rows)
 
     def _derive(self, end: int, small: bool) -> None:
         self._doing("silver and gold")
@@ -286,6 +301,7 @@ class Pipeline:
         self.close()
 
 
-def _read(place: LogLocation, skip_lost: bool, part: OffsetRange) -> Iterator[pa.RecordBatch]:
+def _read(place: LogLocation, skip_lost: bool, masks: Masks, part: OffsetRange) -> Iterator[pa.RecordBatch]:
     with closing(place.open()) as log:
-        yield from log.read(part, BRONZE.schema.names, skip_lost=skip_lost)
+        events = log.read(part, BRONZE.schema.names, skip_lost=skip_lost)
+        yield from Masker(masks).mask(events) if masks else events
