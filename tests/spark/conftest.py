@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from penstock.cli import pipeline, pipeline_replay, pipeline_run, pipeline_sql, pipeline_tables
+from penstock.cli import pipeline, pipeline_forget, pipeline_replay, pipeline_run, pipeline_sql, pipeline_tables
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.runtime.session import open_session
 from tests.spark.support import Work
@@ -50,7 +50,7 @@ def command(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
     def session(*_: Any, **__: Any) -> Iterator[Any]:
         yield spark
 
-    for module in (pipeline_replay, pipeline_run, pipeline_sql, pipeline_tables):
+    for module in (pipeline_forget, pipeline_replay, pipeline_run, pipeline_sql, pipeline_tables):
         monkeypatch.setattr(module, "session", session)
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: CliRunner().invoke(pipeline.command, arguments)
