@@ -152,7 +152,7 @@ def _queries(spark: SparkSession, lake: Lake, day: int) -> list[Row]:
     bronze = lake[BRONZE]
     files = bronze.files([queue], at=since)
     wanted = (ds.field("queue") == queue) & (ds.field("at") >= since)
-    sql = "SELECT sum(octet_length(body)) FROM read_parquet($files) WHERE queue = $queue AND at >= $at"
+    sql = 'SELECT sum(octet_length(body)) FROM read_parquet($files) WHERE queue = $queue AND "at" >= $at'
 
     def delta_rs() -> int:
         return int(bronze.delta.to_pyarrow_dataset().to_table(columns=["id", "body"], filter=wanted).num_rows)

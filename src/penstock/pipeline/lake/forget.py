@@ -9,7 +9,7 @@ more is deleted, with the older versions of the tables and of their logs.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # Ids of messages that the driver holds at a time.
 MESSAGES_MAX = 1_000_000
+_KEYS = ("queue", "hour", "fingerprint")
+_KEY_SCHEMA = pa.schema([QUEUE_ERRORS.schema.field(name) for name in _KEYS])
 FORGOTTEN = {BRONZE.name: ("details", "body"), SILVER.name: ("reason", "errors")}
 
 REQUESTS = Table(
@@ -125,7 +127,7 @@ class Forgetting:
             messages=len(self._ids),
             bronze_rows=counts[BRONZE.name],
             silver_rows=counts[SILVER.name],
-            error_rows=sum(len(rows) for _, _, rows in self._error_files()),
+            error_rows=sum(rows.num_rows for rows in self._quoting()),
             last_offset=last,
         )
 
@@ -147,21 +149,18 @@ class Forgetting:
         removed: list[str] = []
         added: list[NewFile] = []
         for path in table.entries()["path"].to_pylist():
-            if any(_has(batch, self._ids, columns) for batch in rows_of(table, [path])):
+            if any(pc.any(_mask(batch, self._ids)).as_py() for batch in rows_of(table, [path], ["id"])):
                 emptied = (_emptied(batch, self._ids, columns) for batch in rows_of(table, [path]))
                 added += write_batches(emptied, table.folder, table.table)
                 removed.append(path)
         table.replace(removed, added)
 
-    def _error_files(self) -> Iterator[tuple[str, pa.Table, pa.Table]]:
-        """Yield files of gold.errors with all their rows, and those that may quote these messages."""
+    def _quoting(self) -> Iterator[pa.Table]:
+        """Yield queue and hour of the rows of gold.errors that may quote these messages."""
         table = self._lake[QUEUE_ERRORS]
         for path in table.entries()["path"].to_pylist():
-            rows = pa.Table.from_batches(rows_of(table, [path]), QUEUE_ERRORS.schema)
-            place = rows.append_column("place", pa.array(range(rows.num_rows), pa.int64()))
-            quoting = place.join(self._errors, ["queue", "fingerprint"], join_type="left semi")
-            if quoting.num_rows:
-                yield path, rows, quoting
+            rows = pa.Table.from_batches(rows_of(table, [path], _KEYS), _KEY_SCHEMA)
+            yield rows.join(self._errors, ["queue", "fingerprint"], join_type="left semi").select(["queue", "hour"])
 
     def _recompute_errors(self) -> None:
         """Sum the failures again, of the hours and queues concerned, without these messages' texts.
@@ -170,11 +169,10 @@ class Forgetting:
         """
         table = self._lake[QUEUE_ERRORS]
         since = trimmed_before(self._lake[BRONZE]) or datetime.fromtimestamp(0, UTC)
-        files = list(self._error_files())
-        if not files:
+        quoting = list(self._quoting())
+        if not any(rows.num_rows for rows in quoting):
             return
-        hours = pa.concat_tables([quoting.select(["queue", "hour"]) for _, _, quoting in files])
-        hours = hours.group_by(["queue", "hour"]).aggregate([])
+        hours = pa.concat_tables(quoting).group_by(["queue", "hour"]).aggregate([])
         whole = pc.greater_equal(hours["hour"], pa.scalar(since, TIME))
         again, old = hours.filter(whole), hours.filter(pc.invert(whole))
         added = [self._summed(again)] if again.num_rows else []
@@ -208,12 +206,6 @@ class Forgetting:
 
 def _mask(batch: pa.RecordBatch, ids: pa.Array) -> pa.Array:
     return pc.fill_null(pc.is_in(batch["id"], ids), False)
-
-
-def _has(batch: pa.RecordBatch, ids: pa.Array, columns: Collection[str]) -> bool:
-    """Return True if a row of these messages says anything in these columns."""
-    rows = batch.filter(_mask(batch, ids))
-    return any(rows[name].null_count < rows.num_rows for name in columns)
 
 
 def _emptied(batch: pa.RecordBatch, ids: pa.Array, columns: Sequence[str]) -> pa.RecordBatch:
