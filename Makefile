@@ -16,7 +16,7 @@ COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve check test test-fast test-postgres-versions lint types format sync docs js-types provision proof proof-pipeline mutate audit wheel binary demo demo-install first-hour screenshots bench-dashboard bench-embedded bench-server bench-log bench-journal bench-postgres bench-bytes bench-growth bench-compare bench-spark lock clean force
+.PHONY: help serve check test test-fast test-postgres-versions test-spark-versions lint types format sync docs js-types provision proof proof-pipeline interop mutate audit wheel binary demo demo-install first-hour screenshots bench-dashboard bench-embedded bench-server bench-log bench-journal bench-postgres bench-bytes bench-growth bench-compare bench-spark bench-models lock clean force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test-fast: provision ## the gate without tests marked spark, browser or soak
 
 test-postgres-versions: provision ## test the PostgreSQL store on every available major version
 	$(BIN)/python tools/postgres_versions.py $(PYTEST_ARGS) $(ARGS)
+
+test-spark-versions: provision ## test the Spark source and sink on every supported release of PySpark
+	$(BIN)/python tools/spark_versions.py $(ARGS)
 
 lint: $(STAMPS)/test ## check lint rules and formatting
 	$(BIN)/ruff check
@@ -124,12 +127,18 @@ proof: provision ## inject faults, soak, overload and fuzz both stores, and writ
 proof-pipeline: provision ## kill servers and Spark at random, then verify every table (ARGS="--store postgresql")
 	$(BIN)/python tests/crash/pipeline_rounds.py $(ARGS)
 
+interop: provision ## run the examples for dbt and Spark Declarative Pipelines (installs both from PyPI)
+	$(BIN)/python -m tools.interop $(ARGS)
+
 mutate: provision ## break the code behind each guarantee and expect its test to fail
 	$(BIN)/python tools/mutate.py $(ARGS)
 
 bench-spark: $(STAMPS)/test $(STAMPS)/bench ## benchmark the pipeline against Parquet, tuples and DuckDB
 	$(BIN)/python -m tools.jar
 	$(BIN)/python benchmarks/spark.py $(ARGS)
+
+bench-models: $(STAMPS)/test ## benchmark a typed model over millions of messages, and check its tables exactly
+	$(BIN)/python benchmarks/models.py $(ARGS)
 
 lock: $(STAMPS)/lock ## update requirements/*.txt (UPGRADE=--upgrade moves every pin)
 	$(COMPILE) pyproject.toml --extra server requirements/serve.in -o requirements/serve.txt

@@ -36,8 +36,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     store: str | None = None
     """Database URL: sqlite:///path or postgresql://…"""
     lake: str | None = None
-    """Folder of the tables that `penstock pipeline` writes, for analytics beyond the roll-ups; by default beside the
-    file, or in the data folder."""
+    """Folder or URL (s3://…) of the tables that `penstock pipeline` writes, for analytics beyond the roll-ups; by
+    default beside the file, or in the data folder."""
     pool_size: Annotated[int, Meta(ge=2, le=1_000)] | None = None
     """Connections to PostgreSQL; by default as many as are useful."""
     auth_token: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 from collections import Counter
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from penstock.errors import CannotOpen
+from penstock.errors import CannotOpen, StoreError
 from penstock.journal.drainer import journal_folder
 from penstock.journal.events import Event
 from penstock.journal.postgres import PostgresJournal
@@ -22,11 +23,13 @@ from penstock.store.sqlite import SqliteStore
 from tests.crash.pipeline_traffic import QUEUES
 from tests.integration.command_line import PENSTOCK, clean_environment
 from tests.integration.serving import Process
+from tests.object_store import BUCKET, ObjectStore
 from tests.postgres import Cluster
 from tests.spark.cluster import LOCALLY, Standalone
 from tests.spark.support import events_in
 
 STANDALONE = "standalone"
+S3 = "s3"
 ROLES = {
     "executor": "CoarseGrainedExecutorBackend",
     "driver's Java": "org.apache.spark.deploy.SparkSubmit",
@@ -84,12 +87,15 @@ HOMES = {"sqlite": OnFile, "postgresql": OnPostgres}
 class Place:
     """Servers at ports that stay the same, and a pipeline that follows them; what was killed is started again."""
 
-    def __init__(self, folder: Path, store: str, master: str) -> None:
+    def __init__(self, folder: Path, store: str, master: str, *, lake: str = "folder") -> None:
         self.folder = folder
+        self.objects = ObjectStore(folder / "s3") if lake == S3 else None
+        if self.objects is not None:
+            os.environ.update(self.objects.environment)  # For the readers of this process, too.
         self.home = HOMES[store](folder)
         self.cluster = Standalone(folder / "cluster") if master == STANDALONE else None
         self._master = master if self.cluster is None else self.cluster.url
-        self.lake = Lake(folder / "lake")
+        self.lake = Lake(folder / "lake" if self.objects is None else f"s3://{BUCKET}/lake")
         self.failures: Counter[str] = Counter()
         self._log = (folder / "pipeline.log").open("ab")
         self.ports = [_free_port() for _ in range(self.home.servers)]
@@ -118,6 +124,7 @@ class Place:
 
     def revive(self) -> None:
         self._revive_servers()
+        self._revive_objects()
         if (code := self.pipeline.poll()) is not None:
             self.failures[f"pipeline ended with {code}"] += 1
             self.pipeline = self._run()
@@ -131,12 +138,18 @@ class Place:
             if server.process.poll() is not None:
                 self.servers[number] = self._serve(number)
 
+    def _revive_objects(self) -> None:
+        if self.objects is not None and self.objects.process.poll() is not None:
+            self.objects.start()
+
     def victims(self) -> dict[str, list[psutil.Process]]:
         """By what they are."""
         found = {
             "server": [psutil.Process(server.process.pid) for server in self.servers],
             "driver": [psutil.Process(self.pipeline.pid)],
         }
+        if self.objects is not None:
+            found["S3 server"] = [psutil.Process(self.objects.process.pid)]
         above = found["driver"]
         if self.cluster is not None:
             found["Spark's worker"] = [psutil.Process(worker.pid) for worker in self.cluster.workers]
@@ -151,7 +164,11 @@ class Place:
 
     def commits(self) -> list[int]:
         """How far the pipeline has come."""
-        with suppress(CannotOpen):
+        if self.objects is not None:  # It may just have been killed, and readers wait for minutes for its return.
+            with suppress(subprocess.TimeoutExpired):
+                self.objects.process.wait(0.2)
+            self._revive_objects()
+        with suppress(CannotOpen, StoreError):
             return [table.refresh().delta.version() for table in self.lake.tables()]
         return []
 
@@ -160,6 +177,7 @@ class Place:
         self.pipeline.kill()
         self.pipeline.wait()
         self._revive_servers()
+        self._revive_objects()
         for server in self.servers:
             assert server.terminate() == 0, server.text()
         subprocess.run(
@@ -181,6 +199,8 @@ class Place:
         if self.cluster is not None:
             self.cluster.close()
         self.home.close()
+        if self.objects is not None:
+            self.objects.kill()
         self._log.close()
 
 

@@ -2,6 +2,7 @@
 
 python tests/crash/pipeline_rounds.py --rounds 30 --messages 1000000 --seed 7
 python tests/crash/pipeline_rounds.py --rounds 30 --store postgresql
+python tests/crash/pipeline_rounds.py --rounds 10 --lake s3               # on an S3 server that is killed, too
 python tests/crash/pipeline_rounds.py --rounds 10 --master standalone      # a master and two workers of its own
 
 At the end: bronze is the journal, row for row; silver is what the clients were told, and what following each message
@@ -27,7 +28,7 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.crash.pipeline_checks import check_gold_against_silver, check_history, check_queues, check_silver
-from tests.crash.pipeline_places import HOMES, Place
+from tests.crash.pipeline_places import HOMES, S3, Place
 from tests.crash.pipeline_traffic import History, Traffic
 from tests.spark.readers import check_bronze, digests_by_delta_rs, digests_by_duckdb, digests_by_spark
 from tests.spark.support import check_minutes
@@ -99,12 +100,14 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=30.0, help="from one kill to the next, at most")
     parser.add_argument("--store", choices=list(HOMES), default="sqlite")
+    parser.add_argument("--lake", choices=("folder", S3), default="folder")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument("--master", default="local[2]", help="Spark's, or: standalone")
     chosen = parser.parse_args()
-    say(f"{chosen.rounds} rounds, {chosen.messages} messages, {chosen.store}, seed {chosen.seed}, {chosen.master}")
+    what = f"{chosen.rounds} rounds, {chosen.messages} messages, {chosen.store}, lake: {chosen.lake}"
+    say(f"{what}, seed {chosen.seed}, {chosen.master}")
     with tempfile.TemporaryDirectory(prefix="penstock-rounds-") as folder:
-        place = Place(Path(folder), chosen.store, chosen.master)
+        place = Place(Path(folder), chosen.store, chosen.master, lake=chosen.lake)
         try:
             history = run(place, chosen.rounds, chosen.messages, chosen.seed, chosen.seconds)
             place.finish()

@@ -10,7 +10,7 @@ import nbclient
 import nbformat
 import pytest
 
-from examples import spark_alerts, spark_sessions, spark_year
+from examples import spark_alerts, spark_join, spark_sessions, spark_year
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.run import Pipeline
 from tests.conformance.support import MINUTE_MS
@@ -62,6 +62,30 @@ def test_orders_become_sessions_and_the_large_ones_on_trial_alerts(spark: Any, w
     run()
     found = [json.loads(message.payload) for message in work.lease("alerts", 10)]
     assert [(each["customer"], each["orders"], each["amount"]) for each in found] == [("ann", 2, 1_100.0)]
+
+
+def test_orders_are_joined_with_payments_of_another_queue_once(spark: Any, work: Work, tmp_path: Path) -> None:
+    def push(queue: str, order: str) -> None:
+        work.push(json.dumps({"order": order, "amount": 5.0}), queue=queue)
+        work.clock.advance(10 * MINUTE_MS)
+
+    def run() -> None:
+        work.drained()
+        spark_join.start(spark, str(work.data), str(tmp_path), once=True).awaitTermination()
+
+    push("orders", "paid")
+    push("orders", "forgotten")
+    run()
+    push("payments", "paid")  # Its order was read in the run before.
+    for _ in range(2):
+        work.clock.advance(2 * HOUR_MS)
+        push("payments", "forgotten")  # Too late.
+        push("orders", "new")
+        run()
+    paid = spark.read.parquet(str(tmp_path / "paid")).collect()
+    assert [row.order for row in paid] == ["paid"]
+    reminders = [json.loads(message.payload)["order"] for message in work.lease("reminders", 10)]
+    assert reminders == ["forgotten", "new"]
 
 
 def test_a_year_of_messages_is_told_by_month(spark: Any, work: Work, lake: Lake) -> None:

@@ -23,7 +23,21 @@ from tests.integration.command_line import PENSTOCK, clean_environment
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 APP = "penstock:a"
-REMOTE = ("s3a://bucket/lake", "hdfs://name/lake", "gs://bucket", "file://host/lake")
+REMOTE = (
+    ("s3a://bucket/lake/", "s3://bucket/lake"),
+    ("hdfs://name:8020/lake", "hdfs://name:8020/lake"),
+    ("gs://bucket", "gs://bucket"),
+    ("abfs://box@account.dfs.core.windows.net/lake", "abfss://box@account.dfs.core.windows.net/lake"),
+)
+REFUSED = (
+    "file://host/lake",
+    "ftp://host/lake",
+    "s3:///lake",
+    "s3://key:secret@bucket/lake",
+    "s3://secret@bucket/lake",
+    "s3://bucket/lake?token=secret",
+    "abfss://box:secret@account.dfs.core.windows.net/lake",
+)
 
 
 def minute(number: int) -> datetime:
@@ -101,22 +115,22 @@ def test_a_missing_file_is_an_error_that_names_it_for_every_reader(lake: Lake) -
             read()
 
 
-@pytest.mark.parametrize("url", REMOTE)
-def test_a_lake_is_a_local_folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidInput, match="must be a local folder"):
-        Lake(url).create()
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(("url", "folder"), REMOTE)
+def test_a_lake_may_be_in_any_object_store(url: str, folder: str, tmp_path: Path) -> None:
+    assert str(Lake(url).folder) == folder
+    assert str(write_options({"url": str(tmp_path), "queue": "q", "staging": url}).staging) == folder
 
 
-@pytest.mark.parametrize("url", REMOTE)
-def test_a_sinks_staging_is_a_local_folder(url: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="must be a local folder"):
-        write_options({"url": str(tmp_path), "queue": "q", "staging": url})
+@pytest.mark.parametrize("url", REFUSED)
+def test_a_url_that_is_no_folder_or_holds_a_secret_is_refused_without_showing_it(url: str, tmp_path: Path) -> None:
+    for refused in (lambda: Lake(url), lambda: write_options({"url": str(tmp_path), "queue": "q", "staging": url})):
+        with pytest.raises(InvalidInput) as error:
+            refused()
+        assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize("command", [["pipeline", "run"], ["pipeline", "status"], ["serve", "--port", "0"]])
-def test_no_command_makes_a_folder_of_a_lakes_url(command: list[str], tmp_path: Path) -> None:
+def test_no_command_makes_a_folder_of_a_lakes_url_or_shows_its_password(command: list[str], tmp_path: Path) -> None:
     ran = subprocess.run(
         [PENSTOCK, *command, "--data", "data", "--lake", "s3a://user:secret@bucket/lake"],
         cwd=tmp_path,
@@ -127,7 +141,7 @@ def test_no_command_makes_a_folder_of_a_lakes_url(command: list[str], tmp_path: 
     )
     assert not (tmp_path / "s3a:").exists()
     assert ran.returncode != 0
-    assert "lake must be a local folder" in ran.stderr
+    assert "lake must be a URL without credentials" in ran.stderr
     assert "secret" not in ran.stderr
 
 

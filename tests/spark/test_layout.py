@@ -112,15 +112,15 @@ def test_the_removal_of_a_queue_reads_only_files_with_that_queue(
     work.ack(*work.lease("tmp"))
     run(spark, work, lake)
     read: list[int] = []
-    whole = LakeTable.files
+    whole = LakeTable.sizes
 
-    def noting(self: LakeTable, queues: Any = (), **least: Any) -> list[str]:
+    def noting(self: LakeTable, queues: Any = (), **least: Any) -> dict[str, int]:
         found = whole(self, queues, **least)
         if queues:
             read.append(len(found))
         return found
 
-    monkeypatch.setattr(LakeTable, "files", noting)
+    monkeypatch.setattr(LakeTable, "sizes", noting)
     work.do(Drop(queue="tmp", force=True))
     run(spark, work, lake)
     # The pushes, the ack and the removal itself.

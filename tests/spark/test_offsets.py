@@ -15,9 +15,11 @@ from penstock.errors import Conflict, InvalidInput
 from penstock.log.interface import Streams
 from penstock.log.postgres.streams import PostgresStreams
 from penstock.log.streams import FileStreams
-from penstock.pipeline.source.data_source import Offset, PenstockSource, StreamReader
+from penstock.pipeline.source.data_source import PenstockSource
+from penstock.pipeline.source.limited_stream_reader import LimitedStreamReader as StreamReader
 from penstock.pipeline.source.log_sources import location_of
 from penstock.pipeline.source.options import read_options
+from penstock.pipeline.source.stream_reader import Offset
 from tests.integration.serving import running
 from tests.spark.support import PostgresWork
 

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from penstock.core.model import Content, Window
 from penstock.errors import InvalidInput
-from penstock.pipeline.lake.forget import Forgetting
+from penstock.pipeline.forget import Forgetting
 from penstock.pipeline.lake.gold_history import GoldHistory
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.lake.masking import MASKED, Masker, Masks, mask_body, parse_mask, stored_masks
-from penstock.pipeline.lake.retention import apply_retention, retain, stored_retention, trimmed_before
 from penstock.pipeline.lake.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, SILVER
+from penstock.pipeline.retention import apply_retention, retain, stored_retention, trimmed_before
 from penstock.pipeline.run import Pipeline
 from penstock.pipeline.source import offset_ranges
 from penstock.pipeline.verify import verify
@@ -217,6 +217,7 @@ def test_forget_counts_first_asks_and_says_that_the_journal_has_it(
         "bronze_rows": 1,
         "silver_rows": 0,
         "error_rows": 0,
+        "model_rows": 0,
         "in_journal": True,
     }
     assert b"ada" in rows_of(lake, BRONZE)[-2]["body"]

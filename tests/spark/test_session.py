@@ -131,3 +131,9 @@ def test_a_python_for_workers_that_was_chosen_is_kept(
     with pytest.raises(CannotOpen, match="cannot start Spark"):
         open_session(tmp_path / "spark.log", memory="1x")
     assert os.environ["PYSPARK_PYTHON"] == (given or sys.executable)
+
+
+def test_a_spark_that_is_too_old_for_the_pipeline_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.1.4")
+    with pytest.raises(CannotOpen, match=r"PySpark 4\.1\.4 is too old: the pipeline needs 4\.2"):
+        open_session(tmp_path / "spark.log")

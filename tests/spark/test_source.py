@@ -12,17 +12,16 @@ from penstock import connect
 from penstock.log.streams import FileStreams
 from penstock.pipeline.replay import stage_frame
 from penstock.pipeline.sink.staging import Batch
-from penstock.pipeline.source.data_source import PenstockSource
 from penstock.pipeline.source.options import write_options
 from tests.integration.serving import running
-from tests.spark.support import Work, events_in
+from tests.spark.support import OLD_SPARK, SMALL_BATCHES, Work, events_in, register
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(autouse=True)
 def registered(spark: Any) -> None:
-    spark.dataSource.register(PenstockSource)
+    register(spark)
 
 
 def test_a_batch_reads_the_journal_as_it_was_written(spark: Any, work: Work) -> None:
@@ -93,11 +92,20 @@ def test_a_query_that_is_stopped_and_started_again_reads_every_event_once(
         work.some(60, seed=part)
         work.drained()
         source = spark.readStream.format("penstock").schema("offset bigint, number int")
-        frame = source.options(maxOffsetsPerTrigger="25", consumer="copy").load(str(work.data))
+        frame = source.options(consumer="copy", **SMALL_BATCHES).load(str(work.data))
         writer = frame.writeStream.format("parquet").option("checkpointLocation", checkpoint)
         writer.trigger(availableNow=True).start(target).awaitTermination()
     found = sorted((row["offset"], row.number) for row in spark.read.parquet(target).collect())
     assert found == [(event.offset, event.number) for event in events_in(work.journal)]
+
+
+@pytest.mark.skipif(not OLD_SPARK, reason="newer releases of Spark limit micro-batches")
+def test_a_limit_that_an_old_spark_cannot_keep_is_refused(spark: Any, work: Work) -> None:
+    work.push("a")
+    work.drained()
+    frame = spark.readStream.format("penstock").option("maxOffsetsPerTrigger", "1").load(work.where)
+    with pytest.raises(PySparkException, match=r"(?s)cannot limit micro-batches.*Spark 4\.2"):
+        frame.writeStream.format("noop").start().awaitTermination()
 
 
 def test_rows_become_messages_once_even_if_written_twice(spark: Any, work: Work) -> None:

@@ -25,11 +25,19 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[t
             yield (*path, name), found
 
 
+def takes_another_name(command: click.Command) -> bool:
+    return any(isinstance(parameter, click.Argument) for parameter in command.params)
+
+
 def names_a_queue(parameter: click.Parameter) -> bool:
     return "--queue" in parameter.opts or ("--name" in parameter.opts and parameter.type is QUEUE)
 
 
-TAKE_A_QUEUE = {path: command for path, command in commands(cli) if any(map(names_a_queue, command.params))}
+TAKE_A_QUEUE = {
+    path: command
+    for path, command in commands(cli)
+    if any(map(names_a_queue, command.params)) and not takes_another_name(command)
+}
 
 
 def test_commands_that_take_a_queue_are_found() -> None:

@@ -15,8 +15,10 @@ from penstock.core.model import QueueOptions
 from penstock.journal import arrow, events
 from penstock.log.model import StreamOptions
 from penstock.pipeline.lake import tables
+from penstock.pipeline.metrics import METRICS
+from penstock.pipeline.models import decode, definitions, results
 from penstock.server.dashboard import live_events
-from tools.reference.text import code, comments, field_notes, struct_rows, table
+from tools.reference.text import code, field_notes, struct_rows, table
 
 # The suffix that the Prometheus client adds to a metric's name, by type.
 COUNTED = {"counter": "_total"}
@@ -72,6 +74,12 @@ def metrics(found: list[Metric]) -> str:
         "# Metrics\n\n`GET /metrics` in the Prometheus format. Only the first 1,000 queues and streams by name have "
         "labels. [How to monitor a server](../howto/monitoring.md).\n\n"
         + table(("metric", "type", "labels", "meaning"), rows)
+        + "\n`penstock pipeline run --metrics-file FILE` writes these, for the textfile collector of Prometheus' node "
+        "exporter:\n\n"
+        + table(
+            ("metric", "type", "labels", "meaning"),
+            [(code(each.name), each.kind, ", ".join(map(code, each.labels)), each.about) for each in METRICS],
+        )
     )
 
 
@@ -84,7 +92,7 @@ def journal_events() -> str:
         '`format("penstock")`.\n\n'
         + table(("kind", "meaning"), kinds)
         + "\nEach event is a row with these columns:\n\n"
-        + _columns(arrow.SCHEMA, comments(arrow), "SCHEMA")
+        + _columns(arrow.SCHEMA)
         + "\n`marks` is a sum of:\n\n"
         + table(("value", "mark", "meaning"), marks)
         + "\nTheir names over `WS /ws/dashboard`:\n\n"
@@ -94,18 +102,25 @@ def journal_events() -> str:
 
 
 def lake() -> str:
-    notes = comments(tables)
-    names = {id(found): name for name, found in vars(tables).items() if isinstance(found, tables.Table)}
     parts = [f"# Lake tables\n\n{inspect.cleandoc(tables.__doc__ or '')}\n"]
-    for found in (tables.TABLES | tables.LIVE).values():
+    own = {found.name: found for found in (definitions.DEFINITIONS, results.EXPECTATIONS)}
+    for found in (tables.TABLES | tables.LIVE | own).values():
         keys = ", ".join(map(code, found.keys))
         parts.append(f"\n## {found.name}\n\n{found.about[0].upper()}{found.about[1:]}. Key: {keys}.\n\n")
         parts.append(f"{found.note}\n\n" if found.note else "")
-        own = comments(arrow) if found is tables.BRONZE else notes
-        parts.append(_columns(found.schema, own, "SCHEMA" if found is tables.BRONZE else names[id(found)]))
+        parts.append(_columns(found.schema))
+    parts.append(
+        "\n## model.NAME\n\nOne row per message whose body fits the schema of a [typed model](../howto/models.md). "
+        "It has these columns, and one for each property of the schema:\n\n"
+        + _columns(decode.ENVELOPE)
+        + "\n## model.NAME_quarantine\n\nOne row per message whose body does not fit. Key: `offset`, `number`.\n\n"
+        + _columns(decode.QUARANTINE)
+    )
     return "".join(parts)
 
 
-def _columns(schema: Any, notes: dict[tuple[str, str], str], name: str) -> str:
-    rows = [(code(field.name), str(field.type), notes.get((name, field.name), "")) for field in schema]
+def _columns(schema: Any) -> str:
+    rows = [
+        (code(field.name), str(field.type), (field.metadata or {}).get(b"comment", b"").decode()) for field in schema
+    ]
     return table(("column", "type", "meaning"), rows)

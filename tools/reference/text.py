@@ -1,10 +1,9 @@
-"""Formats Markdown, and extracts documentation from the source: field docstrings and the comments of columns."""
+"""Formats Markdown, and extracts documentation from the source: field docstrings."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -47,19 +46,6 @@ def field_notes(kind: type) -> dict[str, str]:
                 if isinstance(target, ast.Name):
                     notes[target.id] = str(after.value.value)
     return notes
-
-
-def comments(module: Any) -> dict[tuple[str, str], str]:
-    """Return the comment at the end of each column's line, by the name of the table and the column."""
-    found: dict[tuple[str, str], str] = {}
-    name = ""
-    for line in inspect.getsource(module).splitlines():
-        assigned = re.match(r"(\w+)(?:: [^=]+)? = ", line)
-        name = assigned[1] if assigned else name
-        column = re.match(r'\s+\("(\w+)", .*\),  # (.+)$', line)
-        if column:
-            found[name, column[1]] = column[2]
-    return found
 
 
 def schema_text(schema: dict[str, Any]) -> str:

@@ -42,12 +42,14 @@ COMMANDS = {
     "compact": ("penstock.cli.pipeline_tables:compact", "Merge small files and remove unused ones."),
     "forget": ("penstock.cli.pipeline_forget:forget", "Remove what the lake holds of some messages."),
     "load": ("penstock.cli.pipeline_replay:load", "Push the rows of Parquet, CSV or JSON files."),
+    "model": ("penstock.cli.pipeline_model:command", "Keep tables of your own in the lake."),
     "replay": ("penstock.cli.pipeline_replay:replay", "Push messages from the lake again."),
     "report": ("penstock.cli.pipeline_tables:report", "Write an HTML report with plots."),
     "retain": ("penstock.cli.pipeline_retain:retain", "Set how long the lake keeps what."),
     "run": ("penstock.cli.pipeline_run:run", "Bring the lake up to date, once or continuously."),
     "sql": ("penstock.cli.pipeline_sql:sql", "Query the lake and the live store with SQL."),
     "status": ("penstock.cli.pipeline_tables:status", "Show the size and lag of each table."),
+    "tables": ("penstock.cli.pipeline_tables:tables", "List the tables, or print CREATE TABLE statements."),
     "verify": ("penstock.cli.pipeline_tables:verify", "Recompute every table from bronze and compare."),
     "warm": ("penstock.cli.pipeline_warm:warm", "Keep a Spark JVM running for the next commands."),
 }
@@ -73,6 +75,7 @@ class PipelinePaths:
         lake: str | None,
     ) -> None:
         from penstock.core.paths import local_path
+        from penstock.pipeline.lake.storage import folder_at, logs_of
 
         data = None if data is None else str(local_path(data, "data"))
         db = None if db is None else str(local_path(db, "db"))
@@ -83,8 +86,9 @@ class PipelinePaths:
         self.token = token
         self.database = Path(DEFAULT_DATA, DB_NAME) if where is None or self.remote else Path(where)
         beside = self.database.absolute().parent / "lake"
-        self.lake_folder = beside if lake is None else local_path(lake, "lake").absolute()
-        self.log = self.lake_folder / "logs" / "spark.log"
+        found = beside if lake is None else folder_at(lake)
+        self.lake_folder = found.absolute() if isinstance(found, Path) else found
+        self.log = logs_of(self.lake_folder) / "spark.log"
 
     @property
     def url(self) -> str:
@@ -172,9 +176,7 @@ DATA = click.option(
 DB = click.option("--db", type=click.Path(dir_okay=False), help="Queue file, if it is not in a data folder.")
 URL = click.option("--url", help="Server whose journal to read over HTTP.")
 TOKEN = click.option("--token", help="The server's admin token.  [env: PENSTOCK_TOKEN]")
-LAKE = click.option(
-    "--lake", type=click.Path(file_okay=False), help="Folder of the tables.  [default: lake, beside the file]"
-)
+LAKE = click.option("--lake", help="Folder or URL (s3://…) of the tables.  [default: lake, beside the file]")
 MASTER = click.option("--master", default="local[*]", show_default=True, help="Spark master.")
 CHOSEN_ELSEWHERE = {"spark.master": "--master", "spark.driver.memory": "--memory"}
 CONF = click.option("--conf", type=Setting(), multiple=True, help="Spark setting, spark.KEY=VALUE; repeatable.")
@@ -197,8 +199,11 @@ def session(
     paths.log.parent.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(filename=paths.log)  # Otherwise py4j prints a traceback when an interrupt cuts a call short.
     # Most settings of a running JVM cannot be changed.
-    borrowed = borrow(memory) if brief and master.startswith("local") and not settings else None
+    may_borrow = brief and master.startswith("local") and not settings
+    # Credentials of object storage are often in this command's environment, which a running JVM does not have.
+    borrowed = borrow(memory) if may_borrow and isinstance(paths.lake_folder, Path) else None
     spark = open_session(paths.log, master=master, memory=memory, brief=brief, settings=settings, borrowed=borrowed)
+    _tell_reader(spark, paths)
     ended = False
     try:
         yield spark
@@ -219,6 +224,18 @@ def session(
             borrowed.give_back()
     if borrowed is None and keep_soon():
         note("preparing a faster start for next time, in the background (about a minute)")
+
+
+def _tell_reader(spark: SparkSession, paths: PipelinePaths) -> None:
+    """Say once if Spark cannot read the lake itself."""
+    from penstock.pipeline.lake.storage import RemoteFolder
+
+    if isinstance(paths.lake_folder, RemoteFolder):
+        from penstock.pipeline.lake.remote_files import connector_of
+
+        if connector_of(spark, paths.lake_folder) is None:
+            scheme = paths.lake_folder.scheme
+            note(f"Spark has no connector for {scheme}:// and reads the lake through Python, which is slower")
 
 
 def _was_interrupted(error: BaseException | None) -> bool:

@@ -15,7 +15,7 @@ from penstock.cli.pipeline import PipelinePaths, SparkOptions, asking, on_spark,
 from penstock.cli.pipeline_progress import Display
 
 if TYPE_CHECKING:
-    from penstock.pipeline.lake.forget import Found
+    from penstock.pipeline.forget import Found
 
 
 @click.command("forget")
@@ -37,9 +37,12 @@ def forget(
 
     A message is found if any of its rows in bronze.events or silver.messages meets the condition. Its rows stay, and
     so do all counts; bodies, keys, headers, reasons and errors are removed, also from older versions of the tables.
+    Their rows in typed models are removed. SQL models must be removed before and added again afterwards.
     Each request is recorded in the table audit.forget_requests. The queues and the journal are not changed.
 
-    JSON: {"messages", "bronze_rows", "silver_rows", "error_rows", "in_journal"}
+    Nothing else may use the lake meanwhile. On an object store, which has no lock, stop every pipeline first.
+
+    JSON: {"messages", "bronze_rows", "silver_rows", "error_rows", "model_rows", "in_journal"}
     """
     out = Output(as_json)
     with Display("forget") as display:
@@ -47,13 +50,16 @@ def forget(
         lock = lake.lock()
         try:
             with session(paths, display, spark_options, brief=True) as spark, asking():
-                from penstock.pipeline.lake.forget import Forgetting
+                from penstock.pipeline.forget import Forgetting
+                from penstock.pipeline.lake.storage import RemoteFolder
 
                 display.doing("searching")
                 forgetting = Forgetting(spark, lake, where)
                 found = forgetting.found()
                 if not dry_run:
                     display.clear()
+                    if isinstance(lake.folder, RemoteFolder):
+                        note("no other pipeline may run on this lake meanwhile: its new files would be deleted")
                     confirm(f"Remove {found.messages} messages' contents from the lake for good?", yes)
                     display.doing("removing")
                     forgetting.forget(by or getpass.getuser())

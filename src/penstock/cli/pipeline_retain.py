@@ -44,7 +44,7 @@ def retain(paths: PipelinePaths, limits: Sequence[tuple[str, int | None]], as_js
 
     JSON: {"bronze.bodies", "bronze", "silver", "gold.errors"}, in milliseconds or null
     """
-    from penstock.pipeline.lake.retention import KEPT, retain, stored_retention
+    from penstock.pipeline.retention import KEPT, retain, stored_retention
 
     out, lake = Output(as_json), paths.lake()
     if limits:

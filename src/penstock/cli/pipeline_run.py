@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +21,8 @@ from penstock.core.signals import StopFlag, stop_on_signals
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.pipeline.lake.lake import Lake
+    from penstock.pipeline.metrics import MetricsFile
     from penstock.pipeline.run import Pipeline, Step
     from penstock.pipeline.source.journal_sync import Drainer
 
@@ -58,6 +61,12 @@ class Every(click.ParamType[float]):
     type=click.Choice(["drop", "keep"]),
     help="What to do with bodies that are not JSON where fields are masked.  [default: drop]",
 )
+@click.option(
+    "--models", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of SQL models, *.sql."
+)
+@click.option(
+    "--metrics-file", type=click.Path(dir_okay=False, path_type=Path), help="Write Prometheus metrics to this file."
+)
 @on_spark
 def run(
     paths: PipelinePaths,
@@ -66,6 +75,8 @@ def run(
     fail_on_data_loss: bool,
     masks: Sequence[str],
     mask_other: str | None,
+    models: Path | None,
+    metrics_file: Path | None,
     as_json: bool,
     spark_options: SparkOptions,
 ) -> None:
@@ -89,23 +100,25 @@ def run(
             note(f"Spark log: {paths.log}")
         drainer.drain()
 
+        lake = paths.lake(existing=False)
+        metrics = _metrics(metrics_file, lake)
+
         def work(spark: SparkSession) -> None:
             from penstock.pipeline.run import Pipeline
 
-            lake = paths.lake(existing=False)
-            with Pipeline(
-                spark,
-                paths.journal,
-                lake,
+            new = partial(
+                Pipeline,
                 fail_on_data_loss=fail_on_data_loss,
                 masks=masks,
                 keep_other=None if mask_other is None else mask_other == "keep",
+                models=models,
                 doing=display.doing,
-            ) as pipeline:
+            )
+            with metrics, new(spark, paths.journal, lake) as pipeline:
                 if once:
-                    _catch_up(pipeline, display, totals, StopFlag())
+                    catch_up(pipeline, display, totals, StopFlag(), metrics)
                 else:
-                    _follow(pipeline, display, totals, drainer, every)
+                    _follow(pipeline, display, totals, drainer, every, metrics)
             display.clear()
             totals["seconds"] = round(time.monotonic() - began, 1)  # type: ignore[assignment]
             if totals["offset"] == 0:
@@ -147,12 +160,23 @@ def _persist(
             note(f"{error}; restarting it")
 
 
+def _metrics(file: Path | None, lake: Lake) -> MetricsFile:
+    from penstock.pipeline.metrics import MetricsFile
+
+    return MetricsFile(file, lake)
+
+
 def _follow(
-    pipeline: Pipeline, display: Display, totals: dict[str, int], drainer: Drainer, every: float | None
+    pipeline: Pipeline,
+    display: Display,
+    totals: dict[str, int],
+    drainer: Drainer,
+    every: float | None,
+    metrics: MetricsFile,
 ) -> None:
     with stop_on_signals() as stop:
         while not stop.is_set():
-            _catch_up(pipeline, display, totals, stop)
+            catch_up(pipeline, display, totals, stop, metrics)
             display.doing("waiting")
             wait_for_more(pipeline, drainer, every, stop)
 
@@ -169,7 +193,9 @@ def _is_small(paths: PipelinePaths) -> bool:
         return is_small(log.segments(), start, log.next_offset)
 
 
-def _catch_up(pipeline: Pipeline, display: Display, totals: dict[str, int], stop: StopFlag) -> None:
+def catch_up(
+    pipeline: Pipeline, display: Display, totals: dict[str, int], stop: StopFlag, metrics: MetricsFile | None = None
+) -> None:
     display.more(pipeline.log.next_offset - pipeline.position())
     for step in pipeline.steps():
         totals["events"] += step.events
@@ -177,10 +203,14 @@ def _catch_up(pipeline: Pipeline, display: Display, totals: dict[str, int], stop
         totals["lost"] += step.lost
         totals["dropped"] += step.dropped
         display.done(step.end - step.start, _rate(step))
+        if metrics is not None:
+            metrics.step(step)
         if stop.is_set():
             break
     totals["offset"] = pipeline.position()
     totals["lag"] = pipeline.log.next_offset - totals["offset"]
+    if metrics is not None:
+        metrics.write(totals["offset"], totals["lag"])
 
 
 def _rate(step: Step) -> str:

@@ -32,7 +32,8 @@ def sql(
 ) -> None:
     """Query the lake and the live store with SQL.
 
-    Tables: bronze.events, silver.messages, gold.queues, gold.queue_minutes, gold.errors, live.queues, live.messages.
+    Tables: bronze.events, silver.messages, gold.queues, gold.queue_minutes, gold.errors, live.queues, live.messages,
+    and model.NAME for each model.
     In JSON and CSV, bytes are base64; use cast(body AS string) for text.
 
     JSON: one object per row, a line each
@@ -42,7 +43,8 @@ def sql(
     with Display("sql") as display:
         lake = paths.lake()
         with session(paths, display, spark_options, brief=True) as spark:
-            from penstock.pipeline.lake.tables import LIVE, TABLES
+            from penstock.pipeline.lake.tables import LIVE
+            from penstock.pipeline.models.catalog import tables_of
             from penstock.pipeline.sql import answer, is_question, tables_for
 
             with asking():
@@ -50,7 +52,8 @@ def sql(
                     raise CommandFailed("only SELECT, SHOW and DESCRIBE statements are allowed", WRONG)
             with tables_for(query, spark, lake, paths.live()) as folder:
                 display.doing("running the query")
-                with asking(hint=f"tables: {', '.join((*TABLES, *LIVE))}"):
+                known = (*(table.table.name for table in tables_of(lake)), *LIVE)
+                with asking(hint=f"tables: {', '.join(known)}"):
                     frame = spark.sql(query)
                     frame = frame.toDF(*_unique_names(frame.columns))
                     whole = as_csv or as_json or parquet is not None

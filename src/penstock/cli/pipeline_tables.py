@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from penstock.cli.common import CommandFailed, QueueOption
-from penstock.cli.output import Output, when
+from penstock.cli.output import Output, when, write
 from penstock.cli.pipeline import PipelinePaths, SparkOptions, on_lake, on_spark, session
 from penstock.cli.pipeline_progress import Display
 
@@ -37,18 +37,22 @@ class Time(click.ParamType[datetime]):
 @click.command("status")
 @on_lake
 def status(paths: PipelinePaths, as_json: bool) -> None:
-    """Show the size of each table and its lag behind the journal. Needs no Java.
+    """Show the size of each table, its lag behind the journal, and the expectations of models. Needs no Java.
 
-    JSON: [{"table", "rows", "files", "bytes", "version", "position", "lag", "newest_ms", "age_ms"}]
+    JSON: [{"table", "rows", "files", "bytes", "version", "position", "lag", "newest_ms", "age_ms", "expectations":
+    [{"expectation", "action", "passed", "failed"}]}]
     """
     from penstock.pipeline.lake.lake import app_of
+    from penstock.pipeline.models.catalog import tables_of
+    from penstock.pipeline.models.results import load
 
     out, lake = Output(as_json), paths.lake()
     with closing(paths.journal.open()) as log:
         app, end = app_of(log.uid), log.next_offset
     now = time.time() * 1000
     rows: list[dict[str, Any]] = []
-    for table in lake.tables():
+    results = load(lake)
+    for table in tables_of(lake):
         size = table.size(app)
         newest = table.greatest_of(next(iter(reversed(table.table.ranged)), None))
         newest_ms = None if newest is None else int(newest.timestamp() * 1000)
@@ -58,11 +62,47 @@ def status(paths: PipelinePaths, as_json: bool) -> None:
                 "lag": None if size.position is None else end - size.position,
                 "newest_ms": newest_ms,
                 "age_ms": None if newest_ms is None else round(now - newest_ms),
+                "expectations": [
+                    {name: each[name] for name in ("expectation", "action", "passed", "failed")}
+                    for each in results
+                    if f"model.{each['model']}" == table.table.name
+                ],
             }
         )
     headings = ("table", "rows", "files", "bytes", "lag", "newest")
     cells = [[row[name] for name in headings[:-1]] + [when(row["newest_ms"])] for row in rows]
-    out.show(rows, lambda: out.table(headings, cells, empty="no tables"))
+
+    def show() -> None:
+        out.table(headings, cells, empty="no tables")
+        if results:
+            checks = [
+                (each["model"], each["expectation"], each["action"], "passed" if each["passed"] else each["failed"])
+                for each in results
+            ]
+            out.table(("model", "expectation", "action", "failed rows"), checks, empty="")
+
+    out.show(rows, show)
+
+
+@click.command("tables")
+@click.option("--ddl", is_flag=True, help="Print statements that register the tables in a catalog.")
+@click.option("--format", "dialect", type=click.Choice(["spark", "duckdb"]), default="spark", show_default=True)
+@on_lake
+def tables(paths: PipelinePaths, ddl: bool, dialect: str, as_json: bool) -> None:
+    """List the tables with their locations, or print statements that register them. Needs no Java.
+
+    JSON: [{"table", "location", "about"}]
+    """
+    from penstock.pipeline.lake.ddl import duckdb_statements, spark_statements
+    from penstock.pipeline.models.catalog import tables_of
+
+    out, found = Output(as_json), tables_of(paths.lake())
+    if ddl:
+        statements = spark_statements(found) if dialect == "spark" else duckdb_statements(found)
+        write("".join(f"{statement}\n" for statement in statements).encode())
+        return
+    rows = [{"table": each.table.name, "location": str(each.folder), "about": each.table.about} for each in found]
+    out.show(rows, lambda: out.table(("table", "location"), [list(row.values())[:2] for row in rows], empty=""))
 
 
 @click.command("compact")
@@ -74,7 +114,8 @@ def compact(paths: PipelinePaths, vacuum_hours: int, as_json: bool) -> None:
     JSON: [{"table", "removed", "added", "vacuumed"}]
     """
     from penstock.pipeline.lake.lake import app_of
-    from penstock.pipeline.lake.retention import apply_retention, stored_retention
+    from penstock.pipeline.models.catalog import tables_of
+    from penstock.pipeline.retention import apply_retention, stored_retention
 
     out = Output(as_json)
     rows = []
@@ -86,7 +127,7 @@ def compact(paths: PipelinePaths, vacuum_hours: int, as_json: bool) -> None:
             if stored_retention(lake):
                 with closing(paths.journal.open()) as log:
                     apply_retention(lake, app_of(log.uid), datetime.now(UTC))
-            for table in lake.tables():
+            for table in tables_of(lake):
                 display.doing(table.table.name)
                 done = table.compact()
                 rows.append({"table": table.table.name, **done, "vacuumed": table.vacuum(vacuum_hours)})

@@ -21,7 +21,7 @@ from penstock.errors import InvalidInput, MissingExtra
 @click.option(
     "--lake",
     type=click.Path(file_okay=False),
-    help="Folder of the pipeline's tables.  [default: lake, beside the file]",
+    help="Folder or URL (s3://…) of the pipeline's tables.  [default: lake, beside the file]",
 )
 @click.option("--journal/--no-journal", default=None, help="Record all events in a journal.  [default: yes]")
 @click.option("--durability", type=click.Choice(["full", "relaxed"]), help="[default: full]")

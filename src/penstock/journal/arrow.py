@@ -23,27 +23,35 @@ from penstock.log.record import HEADER_BYTES, LOST
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 TIME = pa.timestamp("us", tz="UTC")
-SCHEMA = pa.schema(
-    [
-        ("offset", pa.int64()),  # of the journal's record
-        ("number", pa.int32()),  # within the record
-        ("at", TIME),  # when it was committed
-        ("kind", pa.string()),
-        ("queue", pa.string()),
-        ("queue_id", pa.int64()),
-        ("id", pa.int64()),  # null for what happened to a queue
-        ("uuid", pa.string()),
-        ("pushed_at", TIME),
-        ("first_leased_at", TIME),
-        ("leased_at", TIME),
-        ("until", TIME),  # of a lease: its end; of a push or nack: when it is due
-        ("attempts", pa.int32()),  # deliveries so far
-        ("priority", pa.int32()),
-        ("marks", pa.int32()),  # a sum of flags
-        ("details", pa.string()),  # JSON: errors, reasons, who asked, options
-        ("content", pa.string()),  # what the body is: bytes, text, json
-        ("body", pa.binary()),  # of a push, unless the queue keeps bodies out of the journal
-    ]
+
+
+def columns(*described: tuple[str, pa.DataType] | tuple[str, pa.DataType, str]) -> pa.Schema:
+    """Return a schema of columns, given with or without a comment, which readers of Delta tables show."""
+    fields = ((name, kind, comment[0] if comment else "") for name, kind, *comment in described)
+    return pa.schema(
+        [pa.field(name, kind, metadata={"comment": comment} if comment else None) for name, kind, comment in fields]
+    )
+
+
+SCHEMA = columns(
+    ("offset", pa.int64(), "of the journal's record"),
+    ("number", pa.int32(), "within the record"),
+    ("at", TIME, "when it was committed"),
+    ("kind", pa.string()),
+    ("queue", pa.string()),
+    ("queue_id", pa.int64()),
+    ("id", pa.int64(), "null for what happened to a queue"),
+    ("uuid", pa.string()),
+    ("pushed_at", TIME),
+    ("first_leased_at", TIME),
+    ("leased_at", TIME),
+    ("until", TIME, "of a lease: its end; of a push or nack: when it is due"),
+    ("attempts", pa.int32(), "deliveries so far"),
+    ("priority", pa.int32()),
+    ("marks", pa.int32(), "a sum of flags"),
+    ("details", pa.string(), "JSON: errors, reasons, who asked, options"),
+    ("content", pa.string(), "what the body is: bytes, text, json"),
+    ("body", pa.binary(), "of a push, unless the queue keeps bodies out of the journal"),
 )
 
 BATCH_EVENTS = 32 << 10

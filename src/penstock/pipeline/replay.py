@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock.errors import InvalidInput
 from penstock.pipeline.sink.rows import QUEUE_COLUMNS, check_columns
 from penstock.pipeline.sink.staging import Staged, stage
+from penstock.pipeline.sink.staging_area import area_of
 from penstock.pipeline.source.options import WriteOptions
 
 if TYPE_CHECKING:
@@ -186,8 +187,6 @@ def stage_frame(frame: DataFrame, options: WriteOptions) -> list[Staged]:
     results = frame.mapInArrow(write, "file string, rows bigint, digest string, wrong string").collect()
     wrong = [row.wrong for row in results if row.wrong]
     if wrong:
-        for row in results:
-            if row.file:
-                (options.staging / row.file).unlink(missing_ok=True)
+        area_of(options.staging).remove(row.file for row in results if row.file)
         raise InvalidInput(f"nothing was pushed: {wrong[0]}", field="rows")
     return [Staged(row.file, row.rows, row.digest) for row in results]

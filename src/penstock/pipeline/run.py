@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from msgspec import Struct
 
 from penstock.errors import Conflict, OffsetTrimmed
 from penstock.journal.events import Kind
 from penstock.pipeline.lake import gold, silver
-from penstock.pipeline.lake.compaction import rows_of
+from penstock.pipeline.lake.data_files import QUEUES_MAX, NewFile
 from penstock.pipeline.lake.files import write_files, write_parts
-from penstock.pipeline.lake.lake import QUEUES_MAX, Lake, LakeTable, NewFile, app_of
+from penstock.pipeline.lake.lake import Lake, LakeTable, app_of
 from penstock.pipeline.lake.masking import DROPPED, Masker, Masks, add_masks
-from penstock.pipeline.lake.retention import apply_retention
-from penstock.pipeline.lake.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
+from penstock.pipeline.lake.tables import BRONZE, EVENT_COLUMNS, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
+from penstock.pipeline.models.runner import ModelRunner
+from penstock.pipeline.retention import apply_retention
 from penstock.pipeline.runtime.session import cores_of
 from penstock.pipeline.source.log_sources import FolderLocation, LogLocation
 from penstock.pipeline.source.offset_ranges import OffsetRange, end_within, is_small, parts_of
@@ -80,6 +80,7 @@ class Pipeline:
         step_bytes: int = STEP_BYTES,
         masks: Sequence[str] = (),
         keep_other: bool | None = None,
+        models: Path | None = None,
         doing: Doing = lambda what: None,
     ) -> None:
         self._spark = spark
@@ -96,6 +97,8 @@ class Pipeline:
             lake.create()
             lake.check_belongs(self.app)
             self._masks = add_masks(lake[BRONZE], masks, keep_other)
+            self.models = ModelRunner(spark, lake, self.app, models)
+            self.models.refresh()
         except BaseException:
             self._lock.close()
             raise
@@ -112,16 +115,22 @@ class Pipeline:
     def steps(self, until: int | None = None) -> Iterator[Step]:
         """Run steps up to an offset, by default to the current end of the journal."""
         until = self.log.next_offset if until is None else until
+        self.models.refresh()
         while self.position() < until or self._derived_lag():
             yield self.step(until)
 
     def _derived_lag(self) -> bool:
         """Return True if an earlier run ended between bronze and the derived tables."""
         position = self._lake[BRONZE].position(self.app)
-        return position is not None and any(self._lake[table].position(self.app) != position for table in DERIVED)
+        if position is None:
+            return False
+        return self.models.are_behind(position) or any(
+            self._lake[table].position(self.app) != position for table in DERIVED
+        )
 
     def step(self, until: int | None = None) -> Step:
         began = time.monotonic()
+        self.models.refresh()
         end = self.log.next_offset
         until = end if until is None else min(until, end)
         start, lost = self._start()
@@ -137,8 +146,10 @@ class Pipeline:
         self._derive(until, small)
         if until > 0:
             self.log.report(CONSUMER, until - 1, "pipeline")
+        self.models.run(self._with_bodies, until, small, self._doing)
         for table in self._lake.tables():
             table.tidy()
+        self.models.tidy()
         if time.monotonic() >= self._retain_at:
             apply_retention(self._lake, self.app, datetime.now(UTC))
             self._retain_at = time.monotonic() + RETENTION_SECONDS
@@ -180,7 +191,7 @@ class Pipeline:
     def _dropped(self, files: Sequence[NewFile]) -> int:
         if not self._masks or self._masks.keep_other:
             return 0
-        rows = rows_of(self._lake[BRONZE], [file.path for file in files], ["details"])
+        rows = self._lake[BRONZE].batches_of({file.path: file.bytes for file in files}, ["details"])
         return sum(pc.sum(pc.match_substring(each["details"], f'"{DROPPED}":true')).as_py() or 0 for each in rows)
 
     def _derive(self, end: int, small: bool) -> None:
@@ -198,10 +209,7 @@ class Pipeline:
 
     def _kinds(self, start: int) -> frozenset[str]:
         """Return the kinds of the few events since an offset, to skip Spark jobs that would find nothing."""
-        files = self._lake[BRONZE].files(offset=start)
-        return frozenset(
-            kind for file in files for kind in pq.read_table(file, columns=["kind"])["kind"].unique().to_pylist()
-        )
+        return frozenset(self._lake[BRONZE].values("kind", offset=start))
 
     def _gold(self, end: int) -> None:
         queues, minutes = self._lake[QUEUES], self._lake[QUEUE_MINUTES]
@@ -223,10 +231,21 @@ class Pipeline:
     def _from(self, table: LakeTable) -> int:
         return table.position(self.app) or 0
 
-    def _events(self, start: int, end: int, queues: Sequence[str] = (), **least: datetime) -> DataFrame:
+    def _with_bodies(self, start: int, end: int) -> DataFrame:
+        return self._events(start, end, columns=BRONZE.schema.names)
+
+    def _events(
+        self,
+        start: int,
+        end: int,
+        queues: Sequence[str] = (),
+        *,
+        columns: Sequence[str] = EVENT_COLUMNS,
+        **least: datetime,
+    ) -> DataFrame:
         """Return the events between two offsets; `queues` and `least` skip files, not rows."""
         bronze = self._lake[BRONZE]
-        events = bronze.read(self._spark, queues, offset=start, **least)
+        events = bronze.read(self._spark, columns, queues, offset=start, **least)
         first = bronze.least_of("offset", offset=start)
         if first is None or (first >= start and bronze.position(self.app) == end):
             # No file holds other offsets. A literal in the plan would be recompiled at every step.
@@ -267,15 +286,21 @@ class Pipeline:
             added = gold.minutes_of(self._events(start, end))
         oldest = self._oldest(start)
         since = {} if oldest is None else {"minute": oldest.replace(second=0, microsecond=0)}
-        queues = self._lake[QUEUES].read(self._spark)
+        held = self._lake[QUEUES]
+        if held.position(self.app) != end:
+            raise Conflict(
+                f"another pipeline has moved {QUEUES.name} to offset {held.position(self.app)} meanwhile",
+                hint="run one pipeline for each lake",
+            )
+        queues = held.read(self._spark)
         kept = table.read(self._spark, **since)
         rows = gold.minutes_with(kept, added, queues)
-        replaced = table.entries(**since)
-        if (pc.sum(replaced["size_bytes"]).as_py() or 0) > REPLACED_BYTES_MAX:
+        replaced = table.sizes(**since)
+        if sum(replaced.values()) > REPLACED_BYTES_MAX:
             # A very late event changes the depth of all minutes since, which may be more than the driver can hold.
             whole = rows.unionByName(gold.minutes_untouched(kept, added)).sort("minute")
             files = write_files(whole, table.folder, QUEUE_MINUTES)
-            table.replace(replaced["path"].to_pylist(), files, at=(self.app, end))
+            table.replace_files(replaced, files, at=(self.app, end))
             return
         table.put(rows.toArrow(), self.app, end, **since)
 

@@ -13,12 +13,28 @@ from msgspec import Struct
 from pyspark.sql import functions as F
 
 from penstock.pipeline.lake import gold, silver
-from penstock.pipeline.lake.lake import Lake, read_files
-from penstock.pipeline.lake.retention import trimmed_before
-from penstock.pipeline.lake.tables import BRONZE, COUNTS, LATENCIES, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER, Table
+from penstock.pipeline.lake.frames import read_files
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.tables import (
+    BRONZE,
+    COUNTS,
+    EVENT_COLUMNS,
+    LATENCIES,
+    QUEUE_ERRORS,
+    QUEUE_MINUTES,
+    QUEUES,
+    SILVER,
+    Table,
+)
+from penstock.pipeline.models.definitions import Definitions
+from penstock.pipeline.models.expected import expected_tables
+from penstock.pipeline.retention import dropped_before, trimmed_before
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# An event's timestamp may be slightly earlier than that of its message.
+CLOCKS_APART = timedelta(minutes=1)
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -36,7 +52,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 def verify(spark: SparkSession, lake: Lake) -> Iterator[Verdict]:
     since = trimmed_before(lake[BRONZE])
-    events = lake[BRONZE].read(spark)
+    events = lake[BRONZE].read(spark, EVENT_COLUMNS)
     if since is not None:
         events = events.where(F.col("at") >= F.lit(since))
     total = events.count()
@@ -53,9 +69,28 @@ def verify(spark: SparkSession, lake: Lake) -> Iterator[Verdict]:
         if horizons:
             kept, expected = (_since(rows, max(horizons), table) for rows in (kept, expected))
         yield _compare(kept, expected, table)
+    yield from verify_models(spark, lake)
 
 
 TABLE_OF = {table.name: table for table in (SILVER, QUEUES, QUEUE_MINUTES, QUEUE_ERRORS)}
+
+
+def verify_models(spark: SparkSession, lake: Lake) -> Iterator[Verdict]:
+    """Recompute the tables of models from their definitions and compare.
+
+    Once retention has dropped anything, what a query once found may be gone, and so are the bodies of older rows.
+    """
+    dropped = dropped_before(lake)
+    definitions = Definitions(lake).all()
+    for definition in definitions.values():
+        if dropped is not None and definition.kind == "sql":
+            continue
+        for table, expected in expected_tables(spark, lake, definition, definitions):
+            kept = table.read(spark)
+            if dropped is not None:
+                time = F.lit(dropped + CLOCKS_APART)
+                kept, expected = (rows.where(F.col("pushed_at") >= time) for rows in (kept, expected))
+            yield _compare(kept, expected, table.table)
 
 
 def _since(rows: DataFrame, time: datetime, table: Table) -> DataFrame:

@@ -15,7 +15,6 @@ from penstock.broker.broker import Broker
 from penstock.config import Settings
 from penstock.core.latency import Counts, merged
 from penstock.core.model import Latencies, RollUp, Span, Totals, Window
-from penstock.core.paths import local_path
 from penstock.server.background import CANARY_QUEUE
 from penstock.store.interface import Store
 from penstock.store.sqlite import SqliteStore
@@ -24,23 +23,26 @@ from penstock.wire.payloads import rfc3339
 
 if TYPE_CHECKING:
     from penstock.pipeline.lake.gold_history import GoldHistory, QueueHistory
+    from penstock.pipeline.lake.storage import Folder
 
 DAY_MINUTES = 1_440
 # The sweeper may delete a minute while a response is being built.
 MARGIN_MINUTES = 2
 
 
-def lake_folder(settings: Settings, store: Store) -> Path:
+def lake_folder(settings: Settings, store: Store) -> Folder:
     """Return the lake's folder: the setting, or the default of `penstock pipeline`."""
     if settings.lake is not None:
-        return local_path(settings.lake, "lake")
+        from penstock.pipeline.lake.storage import folder_at
+
+        return folder_at(settings.lake)
     return Path(store.path).parent / "lake" if isinstance(store, SqliteStore) else Path(settings.data, "lake")
 
 
 class History:
     """Merges the roll-ups of the store with those of the lake."""
 
-    def __init__(self, broker: Broker, *, days_kept: int, lake: Path, uid: Callable[[], str]) -> None:
+    def __init__(self, broker: Broker, *, days_kept: int, lake: Folder, uid: Callable[[], str]) -> None:
         self._broker = broker
         self._days_kept = days_kept
         self._lake = lake

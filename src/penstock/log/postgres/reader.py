@@ -71,7 +71,9 @@ def pieces(database: Database, name: str, offset: int, end: int | None) -> Itera
     """Yield the verified records between two offsets, some MiB at a time."""
     last = end
     while True:
-        kept = KeptChunks(database, name, offset, ARROW_ROWS, ARROW_BYTES)
+        # A row holds at least one record.
+        rows_max = ARROW_ROWS if last is None else max(1, min(ARROW_ROWS, last - offset))
+        kept = KeptChunks(database, name, offset, rows_max, ARROW_BYTES)
         offset = kept.offset
         last = kept.next if last is None else min(last, kept.next)
         rows = [row for row in kept.rows if row.first < last]

@@ -6,12 +6,10 @@ that `vacuum` removes.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,7 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.pipeline.lake.lake import PUT_FILE_BYTES, NewFile
+from penstock.pipeline.lake.data_files import NewFile
+from penstock.pipeline.lake.lake import PUT_FILE_BYTES
+from penstock.pipeline.lake.storage import Folder, NewObject
 from penstock.pipeline.lake.tables import Table
 
 if TYPE_CHECKING:
@@ -34,9 +34,11 @@ FILE_BYTES = 512 << 20
 CHANGING_BATCH_ROWS = 1_000
 _FILE_SCHEMA = pa.schema([("file", pa.binary())])
 Batches = Iterator[pa.RecordBatch]
+# A table and its folder.
+Output = tuple[Folder, Table]
 
 
-def write_files(rows: DataFrame, folder: Path, table: Table, *, small: bool = False) -> list[NewFile]:
+def write_files(rows: DataFrame, folder: Folder, table: Table, *, small: bool = False) -> list[NewFile]:
     """Write a data frame as files of a table. A `small` one is written by the driver, without Python workers."""
     if small:
         return list(write_batches(rows.toArrow().to_batches(), folder, table))
@@ -51,7 +53,7 @@ def write_parts(
     spark: SparkSession,
     parts: Sequence[Any],
     read: Callable[[Any], Batches],
-    folder: Path,
+    folder: Folder,
     table: Table,
     *,
     small: bool = False,
@@ -71,47 +73,108 @@ def write_parts(
     return _files(tasks.mapInArrow(write, "file binary").collect())
 
 
-def write_batches(
-    batches: Iterable[pa.RecordBatch], folder: Path, table: Table, *, windows: int = 1
-) -> Iterator[NewFile]:
-    """Write rows as files; `windows` multiplies the number of rows that are held and sorted together."""
-    writer: _Writer | None = None
+def write_all(rows: DataFrame, folder: Folder, schema: pa.Schema) -> dict[str, int]:
+    """Write any data frame as plain Parquet files, one per partition. Return their sizes by name, in order."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Batches:
+        name = f"part-{uuid.uuid4()}.parquet"
+        file, count = NewObject(folder, name), 0
+        with pq.ParquetWriter(file.target, schema) as writer:
+            for batch in batches:
+                writer.write_batch(pa.Table.from_batches([batch]).cast(schema).combine_chunks().to_batches()[0])
+                count += batch.num_rows
+        yield from _as_batches([NewFile(name, file.close(), count, {}, {})])
+
+    files = _files(rows.mapInArrow(write, "file binary").collect())
+    return {file.path: file.bytes for file in files}
+
+
+def write_split(
+    rows: DataFrame | pa.Table, split: Callable[[pa.RecordBatch], Sequence[pa.RecordBatch]], outputs: Sequence[Output]
+) -> list[list[NewFile]]:
+    """Write the parts into which `split` divides each batch, each to the output at its position.
+
+    Rows of a data frame are written in tasks, those of a table by the driver.
+    """
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, NewFile]]:
+        writers = [_Writers(*output) for output in outputs]
+        for batch in batches:
+            for number, part in enumerate(split(batch)):
+                yield from ((number, file) for file in writers[number].add(part))
+        for number, writer in enumerate(writers):
+            yield from ((number, file) for file in writer.close())
+
+    def write_in_task(batches: Iterable[pa.RecordBatch]) -> Batches:
+        for number, file in write(batches):
+            encoded = msgspec.json.encode((number, file))
+            yield pa.RecordBatch.from_pylist([{"file": encoded}], schema=_FILE_SCHEMA)
+
+    if isinstance(rows, pa.Table):
+        written = list(write(rows.to_batches()))
+    else:
+        encoded = rows.mapInArrow(write_in_task, "file binary").collect()
+        found = (msgspec.json.decode(row[0], type=tuple[int, NewFile]) for row in encoded)
+        written = [(number, _with_times(file)) for number, file in found]
+    return [[file for number, file in written if number == output] for output in range(len(outputs))]
+
+
+def write_batches(batches: Iterable[pa.RecordBatch], folder: Folder, table: Table) -> Iterator[NewFile]:
     # Replacing rows rewrites whole files, so those of a table that changes are small.
-    file_bytes = PUT_FILE_BYTES if table.changes else FILE_BYTES
-    batch_rows = CHANGING_BATCH_ROWS if table.changes else WINDOW_ROWS
-    for batch in _slices(batches, batch_rows):
-        if writer is None:
-            writer = _Writer(folder, table, windows)
-        writer.write(pa.Table.from_batches([batch]).select(table.schema.names).cast(table.schema))
-        if writer.bytes > file_bytes:
-            yield writer.close()
-            writer = None
-    if writer is not None:
-        yield writer.close()
-
-
-def _slices(batches: Iterable[pa.RecordBatch], rows: int) -> Batches:
+    writers = _Writers(folder, table, PUT_FILE_BYTES if table.changes else FILE_BYTES)
     for batch in batches:
-        for start in range(0, batch.num_rows, rows):
-            yield batch.slice(start, rows)
+        yield from writers.add(batch)
+    yield from writers.close()
+
+
+def write_merged(batches: Iterable[pa.RecordBatch], folder: Folder, table: Table, windows: int) -> Iterator[NewFile]:
+    """Write the rows of small files; `windows` multiplies the number of rows that are held and sorted together."""
+    writers = _Writers(folder, table, FILE_BYTES, windows)
+    for batch in batches:
+        yield from writers.add(batch)
+    yield from writers.close()
+
+
+class _Writers:
+    """Writes batches to a file, and to another one when it is large enough."""
+
+    def __init__(self, folder: Folder, table: Table, file_bytes: int = FILE_BYTES, windows: int = 1) -> None:
+        self._folder, self._table, self._file_bytes, self._windows = folder, table, file_bytes, windows
+        self._batch_rows = CHANGING_BATCH_ROWS if table.changes else WINDOW_ROWS
+        self._writer: _Writer | None = None
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[NewFile]:
+        schema = self._table.schema
+        for start in range(0, batch.num_rows, self._batch_rows):
+            if self._writer is None:
+                self._writer = _Writer(self._folder, self._table, self._windows)
+            rows = pa.Table.from_batches([batch.slice(start, self._batch_rows)])
+            self._writer.write(rows.select(schema.names).cast(schema))
+            if self._writer.bytes > self._file_bytes:
+                yield from self.close()
+
+    def close(self) -> Iterator[NewFile]:
+        if self._writer is not None:
+            yield self._writer.close()
+            self._writer = None
 
 
 class _Writer:
-    def __init__(self, folder: Path, table: Table, windows: int) -> None:
+    def __init__(self, folder: Folder, table: Table, windows: int) -> None:
         self._name = f"part-{uuid.uuid4()}.parquet"
-        self._path = folder / self._name
+        self._file = NewObject(folder, self._name)
         self._ranged = table.ranged
         self._clustered = table.clustered
         self._window_rows, self._window_bytes = WINDOW_ROWS * windows, WINDOW_BYTES * windows
         if table.changes:
             self._window_bytes = PUT_FILE_BYTES
         self._writer = pq.ParquetWriter(
-            self._path,
+            self._file.target,
             table.schema,
             compression="zstd",
             compression_level=1,
             use_dictionary=[field.name for field in table.schema if field.name in _REPEATING],
-            column_encoding={"uuid": "DELTA_BYTE_ARRAY"} if "uuid" in table.schema.names else None,
+            column_encoding={"uuid": "DELTA_BYTE_ARRAY"} if _has_uuids(table.schema) else None,
             write_statistics=list(table.ranged) or False,
         )
         self._waiting: list[pa.Table] = []
@@ -145,13 +208,12 @@ class _Writer:
     def close(self) -> NewFile:
         self._flush()
         self._writer.close()
-        fd = os.open(self._path, os.O_RDONLY)
-        try:
-            size = os.fstat(fd).st_size
-            os.fdatasync(fd)
-        finally:
-            os.close(fd)
-        return NewFile(self._name, size, self._rows, self._least, self._greatest, self._nulls)
+        return NewFile(self._name, self._file.close(), self._rows, self._least, self._greatest, self._nulls)
+
+
+def _has_uuids(schema: pa.Schema) -> bool:
+    # A model's column of that name may have another type.
+    return "uuid" in schema.names and bool(pa.types.is_string(schema.field("uuid").type))
 
 
 def _sorted(rows: pa.Table, column: str | None) -> pa.Table:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from penstock.core.model import Depth, Span, Totals, Window
 from penstock.errors import CannotOpen
 from penstock.pipeline.lake.lake import Lake, app_of
 from penstock.pipeline.lake.sketches import buckets, weighted
+from penstock.pipeline.lake.storage import Folder, read_batches
 from penstock.pipeline.lake.tables import BRONZE, QUEUE_MINUTES, QUEUES, STATES
 
 REFRESH_SECONDS = 5.0
@@ -47,7 +47,7 @@ class QueueHistory(Struct):
 class GoldHistory:
     """The part of a lake that one journal filled. Thread-safe."""
 
-    def __init__(self, folder: Path, uid: str) -> None:
+    def __init__(self, folder: Folder, uid: str) -> None:
         self._folder = folder
         self._lake = Lake(folder)
         self._app = app_of(uid)
@@ -125,7 +125,7 @@ class GoldHistory:
         wanted = (ds.field("minute") >= low) & (ds.field("minute") < high)
         if where is not None:
             wanted &= where
-        for batch in dataset.to_batches(columns=["queue", "minute", *columns], filter=wanted, batch_size=BATCH_ROWS):
+        for batch in read_batches(dataset, ["queue", "minute", *columns], wanted, BATCH_ROWS):
             # Not in the dataset's filter: delta-rs writes string statistics in a type that Arrow cannot compare.
             named = batch if names is None else batch.filter(pc.is_in(batch["queue"], pa.array(names, pa.string())))
             if named.num_rows:

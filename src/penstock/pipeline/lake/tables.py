@@ -9,7 +9,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock.journal.arrow import SCHEMA as EVENTS
-from penstock.journal.arrow import TIME
+from penstock.journal.arrow import TIME, columns
 
 ERRORS = pa.list_(pa.struct([("attempt", pa.int32()), ("at", TIME), ("error", pa.string())]))
 # Events by kind, in gold.
@@ -51,28 +51,29 @@ BRONZE = Table(
     emptied=("body",),
 )
 
+# Silver and gold need no bodies.
+EVENT_COLUMNS = [name for name in EVENTS.names if name != "body"]
+
 SILVER = Table(
     "silver.messages",
-    pa.schema(
-        [
-            ("offset", pa.int64()),  # of the event that ended this life
-            ("number", pa.int32()),
-            ("queue", pa.string()),
-            ("queue_id", pa.int64()),
-            ("id", pa.int64()),
-            ("uuid", pa.string()),
-            ("outcome", pa.string()),  # acked, dead, failed (dead, and not kept), expired, removed
-            ("pushed_at", TIME),
-            ("first_leased_at", TIME),
-            ("leased_at", TIME),  # for the last time
-            ("finished_at", TIME),
-            ("attempts", pa.int32()),  # null for a life that a removal ended
-            ("wait_ms", pa.int64()),  # from push to the first lease
-            ("service_ms", pa.int64()),  # from the last lease to the end
-            ("total_ms", pa.int64()),  # from push to the end
-            ("reason", pa.string()),  # why it is dead
-            ("errors", ERRORS),
-        ]
+    columns(
+        ("offset", pa.int64(), "of the event that ended this life"),
+        ("number", pa.int32()),
+        ("queue", pa.string()),
+        ("queue_id", pa.int64()),
+        ("id", pa.int64()),
+        ("uuid", pa.string()),
+        ("outcome", pa.string(), "acked, dead, failed (dead, and not kept), expired, removed"),
+        ("pushed_at", TIME),
+        ("first_leased_at", TIME),
+        ("leased_at", TIME, "for the last time"),
+        ("finished_at", TIME),
+        ("attempts", pa.int32(), "null for a life that a removal ended"),
+        ("wait_ms", pa.int64(), "from push to the first lease"),
+        ("service_ms", pa.int64(), "from the last lease to the end"),
+        ("total_ms", pa.int64(), "from push to the end"),
+        ("reason", pa.string(), "why it is dead"),
+        ("errors", ERRORS),
     ),
     ("offset", "number", "id"),
     ("offset", "queue", "finished_at"),
@@ -84,17 +85,15 @@ SILVER = Table(
 
 QUEUES = Table(
     "gold.queues",
-    pa.schema(
-        [
-            ("queue", pa.string()),
-            ("first_at", TIME),
-            ("last_at", TIME),
-            *((name, pa.int64()) for name in COUNTS),
-            *((f"{state}_now", pa.int64()) for state in STATES),
-        ]
+    columns(
+        ("queue", pa.string()),
+        ("first_at", TIME),
+        ("last_at", TIME),
+        *((name, pa.int64()) for name in COUNTS),
+        *((f"{state}_now", pa.int64()) for state in STATES),
     ),
     ("queue",),
-    (),
+    ("last_at",),
     "one row per queue: totals since the journal began, and what it holds now",
     changes=True,
     note=EVENTS_COUNTED,
@@ -102,17 +101,15 @@ QUEUES = Table(
 
 QUEUE_MINUTES = Table(
     "gold.queue_minutes",
-    pa.schema(
-        [
-            ("queue", pa.string()),
-            ("minute", TIME),
-            *((name, pa.int64()) for name in COUNTS),
-            *((f"{state}_change", pa.int64()) for state in STATES),
-            *((f"{state}_end", pa.int64()) for state in STATES),
-            ("depth", pa.int64()),  # waiting and leased, at the minute's end
-            *((f"{latency}_{share}_ms", pa.int64()) for latency in LATENCIES for share in SHARES),
-            *((f"{latency}_sketch", pa.binary()) for latency in LATENCIES),
-        ]
+    columns(
+        ("queue", pa.string()),
+        ("minute", TIME),
+        *((name, pa.int64()) for name in COUNTS),
+        *((f"{state}_change", pa.int64()) for state in STATES),
+        *((f"{state}_end", pa.int64()) for state in STATES),
+        ("depth", pa.int64(), "waiting and leased, at the minute's end"),
+        *((f"{latency}_{share}_ms", pa.int64()) for latency in LATENCIES for share in SHARES),
+        *((f"{latency}_sketch", pa.binary()) for latency in LATENCIES),
     ),
     ("queue", "minute"),
     ("minute",),
@@ -123,19 +120,17 @@ QUEUE_MINUTES = Table(
 
 QUEUE_ERRORS = Table(
     "gold.errors",
-    pa.schema(
-        [
-            ("queue", pa.string()),
-            ("hour", TIME),
-            ("fingerprint", pa.string()),  # the same for errors that differ only in numbers, ids and quoted words
-            ("pattern", pa.string()),  # the error's text with those left out
-            ("sample", pa.string()),  # one whole text
-            ("nacked", pa.int64()),
-            ("lapsed", pa.int64()),
-            ("dead", pa.int64()),
-            ("first_at", TIME),
-            ("last_at", TIME),
-        ]
+    columns(
+        ("queue", pa.string()),
+        ("hour", TIME),
+        ("fingerprint", pa.string(), "the same for errors that differ only in numbers, ids and quoted words"),
+        ("pattern", pa.string(), "the error's text with those left out"),
+        ("sample", pa.string(), "one whole text"),
+        ("nacked", pa.int64()),
+        ("lapsed", pa.int64()),
+        ("dead", pa.int64()),
+        ("first_at", TIME),
+        ("last_at", TIME),
     ),
     ("queue", "hour", "fingerprint"),
     ("hour",),
@@ -147,12 +142,10 @@ TABLES = {table.name: table for table in (BRONZE, SILVER, QUEUES, QUEUE_MINUTES,
 
 LIVE_QUEUES = Table(
     "live.queues",
-    pa.schema(
-        [
-            ("queue", pa.string()),
-            ("paused", pa.bool_()),
-            *((name, pa.int64()) for name in ("ready", "scheduled", "leased", "dead", "archived")),
-        ]
+    columns(
+        ("queue", pa.string()),
+        ("paused", pa.bool_()),
+        *((name, pa.int64()) for name in ("ready", "scheduled", "leased", "dead", "archived")),
     ),
     ("queue",),
     (),
@@ -161,29 +154,27 @@ LIVE_QUEUES = Table(
 
 LIVE_MESSAGES = Table(
     "live.messages",
-    pa.schema(
-        [
-            ("queue", pa.string()),
-            ("id", pa.int64()),
-            ("uuid", pa.string()),
-            ("state", pa.string()),  # ready, scheduled, leased, dead, archived
-            ("priority", pa.int32()),
-            ("attempts", pa.int32()),  # deliveries so far
-            ("pushed_at", TIME),
-            ("available_at", TIME),  # when it is, or was, due
-            ("expires_at", TIME),
-            ("first_leased_at", TIME),
-            ("leased_at", TIME),  # for the last time
-            ("leased_until", TIME),
-            ("worker", pa.string()),  # who leased it, if the consumer gave a name
-            ("finished_at", TIME),  # when it was archived or died
-            ("reason", pa.string()),  # why it is dead
-            ("errors", ERRORS),  # the last one first
-            ("key", pa.string()),
-            ("headers", pa.map_(pa.string(), pa.string())),
-            ("content", pa.string()),  # what the body is: bytes, text, json
-            ("body", pa.binary()),
-        ]
+    columns(
+        ("queue", pa.string()),
+        ("id", pa.int64()),
+        ("uuid", pa.string()),
+        ("state", pa.string(), "ready, scheduled, leased, dead, archived"),
+        ("priority", pa.int32()),
+        ("attempts", pa.int32(), "deliveries so far"),
+        ("pushed_at", TIME),
+        ("available_at", TIME, "when it is, or was, due"),
+        ("expires_at", TIME),
+        ("first_leased_at", TIME),
+        ("leased_at", TIME, "for the last time"),
+        ("leased_until", TIME),
+        ("worker", pa.string(), "who leased it, if the consumer gave a name"),
+        ("finished_at", TIME, "when it was archived or died"),
+        ("reason", pa.string(), "why it is dead"),
+        ("errors", ERRORS, "the last one first"),
+        ("key", pa.string()),
+        ("headers", pa.map_(pa.string(), pa.string())),
+        ("content", pa.string(), "what the body is: bytes, text, json"),
+        ("body", pa.binary()),
     ),
     ("queue", "id"),
     (),

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.dataset as ds
 
 from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.storage import read_table
 from penstock.pipeline.lake.tables import QUEUE_ERRORS
 from penstock.pipeline.report.plots import NOTHING, STYLE, duration, heatmap, stairs
 from penstock.pipeline.report.summary import QueueSummary, Summary, percentiles_of, summary_of, when
@@ -132,7 +133,7 @@ def _share(of_queue: QueueSummary, latency: str) -> str:
 
 def _errors(lake: Lake, first: datetime, last: datetime, queue: str | None) -> str:
     inside = (ds.field("hour") >= first.replace(minute=0)) & (ds.field("hour") < last)
-    errors = lake[QUEUE_ERRORS].refresh().dataset(hour=first.replace(minute=0)).to_table(filter=inside)
+    errors = read_table(lake[QUEUE_ERRORS].refresh().dataset(hour=first.replace(minute=0)), where=inside)
     found = errors.group_by(["queue", "pattern"]).aggregate(
         [("nacked", "sum"), ("lapsed", "sum"), ("dead", "sum"), ("last_at", "max"), ("sample", "min")]
     )

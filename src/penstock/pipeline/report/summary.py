@@ -17,6 +17,7 @@ from penstock.core.model import Window
 from penstock.errors import InvalidInput
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.lake.sketches import BUCKETS, Numbers, buckets, weighted
+from penstock.pipeline.lake.storage import read_batches, read_table
 from penstock.pipeline.lake.tables import COUNTS, QUEUE_MINUTES, QUEUES
 
 STEPS_MAX = 370
@@ -175,7 +176,7 @@ def summary_of(lake: Lake, start: datetime | None, end: datetime | None, queue: 
 def _now(lake: Lake, queue: str | None) -> dict[str, dict[str, Any]]:
     """Return the current depths. Read them before the minutes, which then include anything newer."""
     columns = ["queue", *(f"{state}_now" for states in _HELD.values() for state in states)]
-    rows = lake[QUEUES].refresh().dataset().to_table(columns=columns).to_pylist()
+    rows = read_table(lake[QUEUES].refresh().dataset(), columns).to_pylist()
     return {row["queue"]: row for row in rows if queue in (None, row["queue"])}
 
 
@@ -188,7 +189,7 @@ def _batches(lake: Lake, low: int, queue: str | None) -> Iterator[pa.RecordBatch
         *(f"{state}_{part}" for state in states for part in ("change", "end")),
         *(f"{name}_sketch" for name in TIMES),
     ]
-    for batch in dataset.to_batches(columns=columns, filter=ds.field("minute") >= since, batch_size=BATCH_ROWS):
+    for batch in read_batches(dataset, columns, ds.field("minute") >= since, BATCH_ROWS):
         # Not in the dataset's filter: delta-rs writes string statistics in a type that Arrow cannot compare.
         chosen = batch if queue is None else batch.filter(pc.equal(batch["queue"], queue))
         if chosen.num_rows:

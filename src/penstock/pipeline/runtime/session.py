@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.runtime.warm_jvm import JvmLease
 
 LOCAL = "local[*]"
+OLDEST_SPARK = (4, 2)
 DRIVER_MEMORY = "1g"
 TASK_TRIES = 4
 # Spark checks each value for null, and Arrow checks that and the bounds again, which costs a fifth of reading.
@@ -92,6 +93,7 @@ def open_session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise CannotOpen("PySpark is not installed", hint="pip install 'penstock-mq[spark]'") from error
+    check_version()
     log.parent.mkdir(parents=True, exist_ok=True)
     logging.getLogger("SQLQueryContextLogger").disabled = True  # It repeats the exception's message.
     java = find_java()
@@ -118,6 +120,16 @@ def open_session(
     session = SparkSession(context)
     atexit.register(session.stop)
     return session
+
+
+def check_version() -> None:
+    """Raise if PySpark is older than what the pipeline is tested with. Only `format("penstock")` works with those."""
+    from pyspark import __version__
+
+    if tuple(map(int, __version__.split(".")[:2])) < OLDEST_SPARK:
+        oldest = ".".join(map(str, OLDEST_SPARK))
+        hint = "pip install -U 'penstock-mq[spark]', or use format(\"penstock\") in a session of your own"
+        raise CannotOpen(f"PySpark {__version__} is too old: the pipeline needs {oldest}", hint=hint)
 
 
 def _context_in(gateway: Any, conf: SparkConf) -> SparkContext:

@@ -8,12 +8,9 @@ where it stopped.
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
@@ -21,8 +18,8 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock.errors import Conflict, PayloadTooLarge
-from penstock.log.files import DISK, replace
 from penstock.pipeline.sink.rows import Row, checked_rows, rows_in
+from penstock.pipeline.sink.staging_area import StagingArea, area_of
 from penstock.pipeline.sink.targets import Chunk, SinkTarget, target_of
 from penstock.pipeline.source.options import WriteOptions, check_write_name
 
@@ -87,23 +84,22 @@ _ordered = msgspec.msgpack.Encoder(order="deterministic", enc_hook=str)
 
 
 def stage(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> Staged:
-    """Validate these rows and write them to one fsynced file."""
-    options.staging.mkdir(parents=True, exist_ok=True)
-    path = options.staging / f"{uuid.uuid4().hex}{_STAGED}"
+    """Validate these rows and write them to one durable file."""
+    area, name = area_of(options.staging), f"{uuid.uuid4().hex}{_STAGED}"
     try:
-        rows, digest = _write(path, batches, stream=options.stream is not None)
+        rows, digest = _write(area, name, batches, stream=options.stream is not None)
     except BaseException:
-        path.unlink(missing_ok=True)
+        area.remove([name])
         raise
     if rows == 0:
-        path.unlink()
-    return Staged(path.name if rows else None, rows, digest)
+        area.remove([name])
+    return Staged(name if rows else None, rows, digest)
 
 
-def _write(path: Path, batches: Iterable[pa.RecordBatch], *, stream: bool) -> tuple[int, str]:
+def _write(area: StagingArea, name: str, batches: Iterable[pa.RecordBatch], *, stream: bool) -> tuple[int, str]:
     rows, digest = 0, RowsDigest()
     writer: pa.RecordBatchStreamWriter | None = None
-    with path.open("wb") as file:
+    with area.create(name) as file:
         for batch in batches:
             for row in checked_rows(batch, stream=stream):
                 digest.add(row)
@@ -113,8 +109,6 @@ def _write(path: Path, batches: Iterable[pa.RecordBatch], *, stream: bool) -> tu
             rows += batch.num_rows
         if writer is not None:
             writer.close()
-        file.flush()
-        os.fsync(file.fileno())
     return rows, str(digest)
 
 
@@ -126,8 +120,9 @@ class Batch:
         name = "run-" + quote(check_write_name(run), safe="")
         self._key = f"{run}:{batch}"
         self._batch = batch
-        self._runs = options.staging / name
-        self._folder = self._runs / f"{batch:020}"
+        self._area = area_of(options.staging)
+        self._runs = name
+        self._manifest = f"{name}/{batch:020}/{_MANIFEST}"
 
     def manifest(self) -> StagedFiles | None:
         found = self._decided()
@@ -171,20 +166,18 @@ class Batch:
         """
         decided = self._decided()
         files = {each.file for each in staged if each.file is not None}
-        self._remove(files.difference(decided.files if decided else ()))
+        self._area.remove(files.difference(decided.files if decided else ()))
 
     def forget(self) -> None:
-        shutil.rmtree(self._runs, ignore_errors=True)
+        self._area.remove_folder(self._runs)
 
     def decide(self, staged: Sequence[Staged]) -> StagedFiles:
         """Return the existing manifest, or create one from these files in their order."""
         files = [each.file for each in staged if each.file is not None]
         decided = self.manifest()
         if decided is not None:
-            self._remove(set(files) - set(decided.files))
+            self._area.remove(set(files) - set(decided.files))
             return decided
-        self._folder.mkdir(parents=True, exist_ok=True)
-        DISK.sync_folder(self._options.staging)
         digest = str(RowsDigest(each.digest for each in staged))
         decided = StagedFiles(self._options.into, files, sum(each.rows for each in staged), digest)
         self._save(decided)
@@ -235,7 +228,7 @@ class Batch:
     def _rows(self, manifest: StagedFiles) -> Iterator[tuple[int, Row]]:
         number = 0
         for file in manifest.files:
-            with pa.ipc.open_stream(self._options.staging / file) as reader:
+            with pa.ipc.open_stream(self._area.open(file)) as reader:
                 for batch in reader:
                     skip = min(batch.num_rows, max(0, manifest.done - number))
                     number += skip
@@ -244,37 +237,25 @@ class Batch:
                         yield number, row
 
     def _decided(self) -> StagedFiles | None:
-        try:
-            return msgspec.json.decode((self._folder / _MANIFEST).read_bytes(), type=StagedFiles)
-        except FileNotFoundError:
-            return None
+        found = self._area.read(self._manifest)
+        return None if found is None else msgspec.json.decode(found, type=StagedFiles)
 
     def _save(self, manifest: StagedFiles) -> None:
-        replace(DISK, self._folder / _MANIFEST, msgspec.json.encode(manifest))
+        self._area.replace(self._manifest, msgspec.json.encode(manifest))
 
     def _tidy(self, manifest: StagedFiles) -> None:
-        self._remove(manifest.files)
-        for old in self._runs.iterdir():
-            if old.name < f"{max(0, self._batch - BATCHES_REMEMBERED):020}":
-                shutil.rmtree(old, ignore_errors=True)
+        self._area.remove(manifest.files)
+        for old in self._area.folders(self._runs):
+            if old < f"{max(0, self._batch - BATCHES_REMEMBERED):020}":
+                self._area.remove_folder(f"{self._runs}/{old}")
         self._remove_stale()
 
     def _remove_stale(self) -> None:
-        staging = self._options.staging
-        now = time.time()
-        stale = {each.name for each in staging.glob(f"*{_STAGED}") if now - _changed(each, now) > STALE_SECONDS}
+        ages = self._area.ages()
+        stale = {name for name, age in ages.items() if name.endswith(_STAGED) and age > STALE_SECONDS}
         if stale:
-            for each in staging.glob(f"run-*/*/{_MANIFEST}"):
-                stale -= set(msgspec.json.decode(each.read_bytes(), type=StagedFiles).files)
-            self._remove(stale)
-
-    def _remove(self, files: Iterable[str]) -> None:
-        for file in files:
-            (self._options.staging / file).unlink(missing_ok=True)
-
-
-def _changed(path: Path, default: float) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return default
+            manifests = [self._area.read(name) for name in ages if name.endswith(f"/{_MANIFEST}")]
+            for found in manifests:
+                if found is not None:
+                    stale -= set(msgspec.json.decode(found, type=StagedFiles).files)
+            self._area.remove(stale)

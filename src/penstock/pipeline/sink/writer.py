@@ -8,13 +8,21 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidInput
 from penstock.pipeline.sink.rows import check_columns
 from penstock.pipeline.sink.staging import Batch, Staged, stage
 from penstock.pipeline.source.options import WriteOptions
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:
+    # PySpark 4.0 passes Arrow to any writer of this class, also in a streaming query.
+    class DataSourceStreamArrowWriter(DataSourceArrowWriter, DataSourceStreamWriter):  # type: ignore[misc,no-redef]
+        pass
+
 
 Messages = list[WriterCommitMessage | None]
 

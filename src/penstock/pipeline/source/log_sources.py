@@ -133,6 +133,10 @@ def schema_of(stream: str | None) -> pa.Schema:
     return EVENTS if stream is None else RECORDS
 
 
+def time_column(stream: str | None) -> str:
+    return "at" if stream is None else "timestamp"
+
+
 class FolderLog:
     """A journal or stream in a local folder, read with mmap."""
 

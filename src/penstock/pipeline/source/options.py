@@ -10,12 +10,14 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from penstock.core.ids import check_queue_name
-from penstock.core.paths import local_path, without_file_scheme
+from penstock.core.paths import without_file_scheme
 from penstock.core.redact import place_in
 from penstock.errors import InvalidInput, OffsetTrimmed
 from penstock.log.consumers import check_consumer_name
 from penstock.log.streams import check_stream_name
-from penstock.pipeline.source.log_sources import SERVERS, SourceLog, database_of, location_of
+from penstock.pipeline.lake.storage import Folder, folder_at
+from penstock.pipeline.source.log_sources import SERVERS, SourceLog, database_of, location_of, time_column
+from penstock.pipeline.source.timestamps import microseconds_of, offset_at
 from penstock.store.factory import POSTGRES
 
 READ_OPTIONS = {
@@ -24,9 +26,12 @@ READ_OPTIONS = {
     "stream": "stream to read; by default the journal",
     "startingOffsets": "earliest (default), latest, or an offset",
     "endingOffsets": "latest (default) or an exclusive offset; batch reads only",
+    "startingTimestamp": "milliseconds since 1970 or RFC 3339: start at the first record of then or later",
+    "endingTimestamp": "end before the first record of then or later; batch reads only",
     "maxOffsetsPerTrigger": "maximum number of records in a micro-batch",
     "minPartitions": "minimum number of tasks, if there are as many records",
     "failOnDataLoss": "true (default): fail if records were trimmed before they were read; false: skip and count them",
+    "pushFilters": "true: filters reduce what is read, for a DataFrame that one query uses; set by the reader for Java",
     "consumer": "name under which a streaming query reports its position; by default none",
 }
 WRITE_OPTIONS = {
@@ -35,25 +40,36 @@ WRITE_OPTIONS = {
     "stream": "the stream to append to, instead of a queue",
     "token": "a server's admin token or API key",
     "name": "idempotency name of a batch write: repeating it adds nothing; streaming queries use their checkpoint",
-    "staging": "folder shared by all tasks for staged rows; by default beside the database",
+    "staging": "folder or URL (s3://…) that all tasks reach, for staged rows; by default beside the database",
 }
 SPARKS_OWN = {"checkpointlocation", "queryname"}
 OFFSET_MAX = 2**53
+TIME_US_MAX = 2**62
 # File systems limit names to 255 bytes, and a prefix needs a few.
 NAME_LETTERS_MAX = 246
 
 Edge = Literal["earliest", "latest"]
 
 
+class Timestamp(Struct, frozen=True):
+    """A place in a log, given by a time."""
+
+    time_us: int
+
+
+Place = int | Edge | Timestamp
+
+
 class ReadOptions(Struct, frozen=True, kw_only=True):
     location: str
     token: str | None
     stream: str | None
-    start: int | Edge
-    end: int | Edge
+    start: Place
+    end: Place
     offsets_max: int | None
     partitions_min: int
     fail_on_data_loss: bool
+    pushes_filters: bool
     consumer: str | None
 
     def open(self) -> SourceLog:
@@ -61,10 +77,17 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
 
     def first(self, log: SourceLog) -> int:
         """Return the first offset to read."""
-        return _at(log, self.start)
+        return self._at(log, self.start)
 
     def last(self, log: SourceLog) -> int:
-        return min(_at(log, self.end), log.next_offset)
+        return min(self._at(log, self.end), log.next_offset)
+
+    def _at(self, log: SourceLog, place: Place) -> int:
+        if isinstance(place, Timestamp):
+            return offset_at(log, place.time_us, time_column(self.stream))
+        if place == "earliest":
+            return log.first_offset
+        return log.next_offset if place == "latest" else int(place)
 
     def lost(self, log: SourceLog, start: int) -> int:
         """Return how many records from an offset on were trimmed; raise if data loss is an error."""
@@ -83,11 +106,12 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         location=_location(options),
         token=options.get("token"),
         stream=options.get("stream"),
-        start=_offset(options, "startingOffsets", "earliest"),
-        end=_offset(options, "endingOffsets", "latest"),
+        start=_timestamp(options, "startingTimestamp") or _offset(options, "startingOffsets", "earliest"),
+        end=_timestamp(options, "endingTimestamp") or _offset(options, "endingOffsets", "latest"),
         offsets_max=_number(options, "maxOffsetsPerTrigger"),
         partitions_min=_number(options, "minPartitions") or 0,
         fail_on_data_loss=_flag(options, "failOnDataLoss", True),
+        pushes_filters=_flag(options, "pushFilters", False),
         consumer=None if consumer is None else check_consumer_name(f"spark:{consumer}"),
     )
 
@@ -98,7 +122,7 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
     stream: str | None = None
     token: str | None
     name: str | None
-    staging: Path
+    staging: Folder
 
     @property
     def into(self) -> str:
@@ -125,7 +149,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         stream=check_stream_name(options["stream"]) if "stream" in options else None,
         token=options.get("token"),
         name=check_write_name(options["name"]) if "name" in options else None,
-        staging=local_path(options["staging"], "staging") if "staging" in options else Path(f"{database}.staging"),
+        staging=folder_at(options["staging"], "staging") if "staging" in options else Path(f"{database}.staging"),
     )
 
 
@@ -140,6 +164,10 @@ def check_write_name(name: str) -> str:
 
 def _canonical(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
     """Return the options under their canonical names; Spark's option names are case-insensitive."""
+    if "provider" in given:
+        # Spark passes this when it creates a table, and would not pass the table's options when it is read.
+        text = "CREATE TABLE is not supported: Spark does not pass a table's options to data sources in Python"
+        raise InvalidInput(text, field="provider", hint="use CREATE TEMPORARY VIEW … USING penstock OPTIONS (…)")
     names = {name.lower(): name for name in (*known, "path")}
     options = {}
     for name, value in given.items():
@@ -172,6 +200,18 @@ def _offset(options: Mapping[str, str], name: str, default: Edge) -> int | Edge:
     return int(value)
 
 
+def _timestamp(options: Mapping[str, str], name: str) -> Timestamp | None:
+    """Return the place given by a time, which takes precedence over one given by an offset, as in Kafka's source."""
+    value = options.get(name)
+    if value is None:
+        return None
+    time_us = microseconds_of(value)
+    if time_us is None or not 0 <= time_us <= TIME_US_MAX:
+        text = f"{name} must be milliseconds since 1970 or a time such as 2026-01-31T09:00:00Z, not {value!r}"
+        raise _bad(text, name, READ_OPTIONS)
+    return Timestamp(time_us)
+
+
 def _number(options: Mapping[str, str], name: str) -> int | None:
     value = options.get(name)
     if value is not None and (not value.isdecimal() or not 0 < int(value) <= OFFSET_MAX):
@@ -184,9 +224,3 @@ def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
     if value not in ("true", "false"):
         raise _bad(f"{name} must be true or false, not {value!r}", name, READ_OPTIONS)
     return value == "true"
-
-
-def _at(log: SourceLog, offset: int | Edge) -> int:
-    if offset == "earliest":
-        return log.first_offset
-    return log.next_offset if offset == "latest" else int(offset)

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -18,6 +18,9 @@ from penstock.server.dashboard.overview import Shared
 from penstock.server.http.messages import Request, Response, reply
 from penstock.server.routing import Route
 from penstock.wire.streams import ConsumerView, consumer_view
+
+if TYPE_CHECKING:
+    from penstock.pipeline.lake.storage import Folder
 
 LOG_TAIL_BYTES = 64 << 10
 LOGGED_ERROR = re.compile(r"(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}) (?:ERROR|FATAL) (?P<text>.*)")
@@ -36,23 +39,37 @@ class TableView(Struct, kw_only=True):
     newest_ms: int | None
 
 
+class ExpectationView(Struct, kw_only=True):
+    model: str
+    expectation: str
+    action: str
+    """`warn`, `quarantine` or `stop`."""
+    passed: bool
+    failed: int
+    """Rows of the last check that failed."""
+    checked_at: int
+
+
 class PipelineView(Struct, kw_only=True):
     installed: bool
     """True if this server can read the tables (the extra `spark` is installed)."""
     exists: bool
     lake: str
-    running: bool
+    running: bool | None
+    """True if a pipeline works on the lake; null on object storage, where none takes a lock."""
     next: int
     """The journal's next offset."""
     tables: list[TableView]
     readers: list[ConsumerView]
+    expectations: list[ExpectationView] = []
+    """Results of the expectations of models."""
     last_error: str | None = None
     """The newest error at the end of Spark's log."""
     last_error_at: int | None = None
 
 
 class LakeApi:
-    def __init__(self, lake: Path, reader: Journal) -> None:
+    def __init__(self, lake: Folder, reader: Journal) -> None:
         self._lake = lake
         self._reader = reader
         self._shared = Shared(self._load)
@@ -77,7 +94,9 @@ class LakeApi:
         return await asyncio.to_thread(partial(_view, self._lake, self._reader))
 
 
-def _view(folder: Path, reader: Journal) -> Response:
+def _view(folder: Folder, reader: Journal) -> Response:
+    from penstock.pipeline.lake.storage import logs_of
+
     end = reader.next_offset()
     view = PipelineView(
         installed=find_spec("deltalake") is not None and find_spec("pyarrow") is not None,
@@ -88,22 +107,40 @@ def _view(folder: Path, reader: Journal) -> Response:
         tables=[],
         readers=[consumer_view(each) for each in reader.consumers()],
     )
-    view.last_error, view.last_error_at = _last_error(folder / "logs" / "spark.log")
-    if view.installed and (folder / "bronze").is_dir():
+    view.last_error, view.last_error_at = _last_error(logs_of(folder) / "spark.log")
+    if view.installed and (not isinstance(folder, Path) or (folder / "bronze").is_dir()):
         from penstock.pipeline.lake.lake import Lake
 
         lake = Lake(folder)
         view.exists = lake.exists()
         view.tables = _tables(lake, reader, end) if view.exists else []
-        view.running = view.exists and _is_locked(lake)
+        view.expectations = _expectations(lake) if view.exists else []
+        view.running = (view.exists and _is_locked(lake)) if isinstance(folder, Path) else None
     return reply(view)
 
 
 def _tables(lake: Any, reader: Journal, end: int) -> list[TableView]:
     from penstock.pipeline.lake.lake import app_of
+    from penstock.pipeline.models.catalog import tables_of
 
     app = app_of(reader.uid)
-    return [_table(table, app, end) for table in lake.tables()]
+    return [_table(table, app, end) for table in tables_of(lake)]
+
+
+def _expectations(lake: Any) -> list[ExpectationView]:
+    from penstock.pipeline.models.results import load
+
+    return [
+        ExpectationView(
+            model=each["model"],
+            expectation=each["expectation"],
+            action=each["action"],
+            passed=each["passed"],
+            failed=each["failed"],
+            checked_at=int(each["checked_at"].timestamp() * 1000),
+        )
+        for each in load(lake)
+    ]
 
 
 def _table(table: Any, app: str | None, end: int) -> TableView:

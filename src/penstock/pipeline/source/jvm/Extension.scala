@@ -9,6 +9,8 @@ import org.apache.spark.sql.connector.catalog.{Column => TableColumn, SupportsRe
 import org.apache.spark.sql.connector.read._
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation
 import org.apache.spark.sql.execution.datasources.v2.python.{PythonDataSourceV2, PythonInputPartition, PythonTable}
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.sources.Filter
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
 
@@ -36,18 +38,57 @@ class FolderTable(python: PythonTable) extends SupportsRead {
   override def newScanBuilder(options: CaseInsensitiveStringMap): ScanBuilder = new FolderScanBuilder(python, options)
 }
 
-/** Prunes columns by narrowing the table's schema, the only way to pass the needed columns to a Python source. */
-class FolderScanBuilder(python: PythonTable, options: CaseInsensitiveStringMap) extends SupportsPushDownRequiredColumns {
-  private var table = python
+/**
+ * Prunes columns by narrowing the table's schema, the only way to pass the needed columns to a Python source.
+ *
+ * Filters are hints for the Python source, which prunes offsets; Spark applies all of them to the rows. A scan with
+ * hints has a source of its own, because a Python source keeps the plan of its first scan for all others.
+ */
+class FolderScanBuilder(python: PythonTable, options: CaseInsensitiveStringMap)
+    extends SupportsPushDownRequiredColumns with SupportsPushDownFilters {
+  private var schema = python.schema
+  private var hints = Array.empty[Filter]
 
-  override def pruneColumns(required: StructType): Unit = if (required.length < python.schema.length) {
-    val source = new PythonDataSourceV2
-    source.setShortName(python.name)
-    val some = if (required.isEmpty) StructType(python.schema.take(1)) else required
-    table = source.getTable(some, Array.empty, options).asInstanceOf[PythonTable]
+  override def pushFilters(filters: Array[Filter]): Array[Filter] = {
+    hints = filters
+    filters
   }
 
-  override def build(): Scan = new FolderScan(table.newScanBuilder(options).build())
+  override def pushedFilters: Array[Filter] = Array.empty
+
+  override def pruneColumns(required: StructType): Unit =
+    schema = if (required.isEmpty) StructType(python.schema.take(1)) else required
+
+  override def build(): Scan =
+    if (hints.isEmpty && schema.length == python.schema.length) new FolderScan(python.newScanBuilder(options).build())
+    else {
+      val source = new PythonDataSourceV2
+      source.setShortName(python.name)
+      val settings = if (hints.isEmpty) options else Pushing.option(options)
+      val builder = source.getTable(schema, Array.empty, settings).asInstanceOf[PythonTable].newScanBuilder(settings)
+      builder match {
+        case pushing: SupportsPushDownFilters if hints.nonEmpty => Pushing.enabled(pushing.pushFilters(hints))
+        case _ =>
+      }
+      new FolderScan(builder.build())
+    }
+}
+
+/** Enables filters for our source alone: for others, a session's setting decides. */
+object Pushing {
+  private val Setting = "spark.sql.python.filterPushdown.enabled"
+
+  def option(options: CaseInsensitiveStringMap): CaseInsensitiveStringMap = {
+    val more = new util.HashMap[String, String](options.asCaseSensitiveMap)
+    more.put("pushFilters", "true")
+    new CaseInsensitiveStringMap(more)
+  }
+
+  def enabled[T](plan: => T): T = {
+    val conf = SQLConf.get.clone()
+    conf.setConfString(Setting, "true")
+    SQLConf.withExistingConf(conf)(plan)
+  }
 }
 
 class FolderScan(python: Scan) extends Scan {
@@ -62,7 +103,7 @@ class FolderScan(python: Scan) extends Scan {
 
 class FolderBatch(scan: FolderScan, python: Batch) extends Batch {
   override def planInputPartitions: Array[InputPartition] = {
-    val planned = python.planInputPartitions
+    val planned = Pushing.enabled(python.planInputPartitions)
     val found = planned.flatMap {
       case each: PythonInputPartition => FolderRange.of(each.pickedPartition).map(FolderPartition(each, _))
       case _ => None

@@ -7,11 +7,11 @@ import org.apache.spark.sql.types._
 
 import scala.util.Try
 
-/** A range of the log in a folder, as pickled by `Range` in penstock/pipeline/source/data_source.py. */
+/** A range of the log in a folder, as pickled by `Range` in penstock/pipeline/source/range_reader.py. */
 case class FolderRange(start: Long, end: Long, folder: String, uid: Long, events: Boolean)
 
 object FolderRange {
-  Unpickler.registerConstructor("penstock.pipeline.source.data_source", "Range", new IObjectConstructor {
+  Unpickler.registerConstructor("penstock.pipeline.source.range_reader", "Range", new IObjectConstructor {
     override def construct(arguments: Array[Object]): Object = arguments match {
       case Array(start: Number, end: Number, folder: String, uid: String, events: java.lang.Boolean) =>
         FolderRange(start.longValue, end.longValue, folder, parseUnsignedLong(uid), events)
@@ -21,7 +21,7 @@ object FolderRange {
 
   /** Pickles a range without a folder, which Python reads. */
   def pickled(start: Long, end: Long): Array[Byte] =
-    s"cpenstock.pipeline.source.data_source\nRange\n(L${start}L\nL${end}L\ntR.".getBytes("ASCII")
+    s"cpenstock.pipeline.source.range_reader\nRange\n(L${start}L\nL${end}L\ntR.".getBytes("ASCII")
 
   /** Unpickles a range; None if it has no folder or another form. */
   def of(pickled: Array[Byte]): Option[FolderRange] =

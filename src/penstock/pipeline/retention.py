@@ -6,7 +6,7 @@ without reading it; one that also has newer rows is split when its oldest rows a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,20 +15,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from penstock.errors import InvalidInput
-from penstock.pipeline.lake.compaction import rows_of
+from penstock.errors import Conflict, InvalidInput
 from penstock.pipeline.lake.files import write_batches
 from penstock.pipeline.lake.lake import TIDY, Lake, LakeTable
 from penstock.pipeline.lake.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER, Table
+from penstock.pipeline.models.catalog import tables_of_model
+from penstock.pipeline.models.definitions import Definitions
 
 PROPERTY = "penstock.retention"
 # Time before which rows were dropped, in milliseconds, in the table's own properties.
 TRIMMED = "penstock.trimmed"
+# The same for bodies, in the properties of bronze.events.
+EMPTIED = "penstock.emptied"
 BODIES = "bronze.bodies"
 KEPT = {BODIES: BRONZE, "bronze": BRONZE, "silver": SILVER, "gold.errors": QUEUE_ERRORS}
 SPLIT_AFTER = timedelta(days=1)
 # Tables computed from bronze, which keeps what they have not read.
 READERS = (SILVER, QUEUES, QUEUE_MINUTES, QUEUE_ERRORS)
+# Above every offset, so that no row waits for a model.
+NO_MODELS = 1 << 62
 
 
 class Dropped(Struct, frozen=True, kw_only=True):
@@ -65,52 +70,77 @@ def retain(lake: Lake, changes: Mapping[str, int | None]) -> dict[str, int]:
 
 def trimmed_before(table: LakeTable) -> datetime | None:
     """Return the time before which retention has dropped rows of a table; None if it has all."""
-    text = table.properties().get(TRIMMED)
+    return _time_in(table, TRIMMED)
+
+
+def dropped_before(lake: Lake) -> datetime | None:
+    """Return the time before which retention has dropped anything that a model reads; None if it is all there."""
+    times = [trimmed_before(lake[table]) for table in KEPT.values()] + [_time_in(lake[BRONZE], EMPTIED)]
+    return max((time for time in times if time is not None), default=None)
+
+
+def _time_in(table: LakeTable, name: str) -> datetime | None:
+    text = table.properties().get(name)
     return None if text is None else datetime.fromtimestamp(int(text) / 1000, UTC)
 
 
+def _advance(table: LakeTable, name: str, before: datetime) -> None:
+    """Store the time before rows are dropped, so that nobody expects rows that are gone."""
+    known = _time_in(table, name)
+    if known is None or known < before:
+        table.set_property(name, str(int(before.timestamp() * 1000)))
+
+
 def apply_retention(lake: Lake, app: str, now: datetime) -> list[Dropped]:
-    """Drop what is older than its retention, except events that a derived table has not read."""
+    """Drop what is older than its retention, except what a derived table or a model has not read."""
     limits = stored_retention(lake)
     if not limits:
         return []
-    read_up_to = min(lake[table].position(app) or 0 for table in READERS)
+    of_models = _read_by_models(lake, app)
     done = []
     # Rows first: their bodies need not be removed before.
     for name in sorted(limits, key=lambda name: name == BODIES):
         table = lake[KEPT[name]]
+        read_up_to = of_models
+        if table.table is BRONZE:
+            read_up_to = min(of_models, *(lake[reader].position(app) or 0 for reader in READERS))
         before = now - timedelta(milliseconds=limits[name])
-        done.append(
-            _drop_bodies(table, before, read_up_to) if name == BODIES else _drop_rows(table, name, before, read_up_to)
-        )
+        entries = _old(table, before, app, read_up_to)
+        drop = _drop_bodies if name == BODIES else _drop_rows
+        try:
+            done.append(drop(table, name, entries, before))
+        except Conflict:
+            continue  # A compaction beside this pipeline has replaced these files. The next time drops their rows.
         if done[-1].files:
             table.vacuum(TIDY[1])
     return done
 
 
-def _drop_rows(table: LakeTable, name: str, before: datetime, read_up_to: int) -> Dropped:
-    entries = _old(table, before, read_up_to)
+def _read_by_models(lake: Lake, app: str) -> int:
+    """Return the offset up to which every model has read. A new one has read nothing."""
+    tables = [table for each in Definitions(lake).all().values() for table in tables_of_model(lake, each)]
+    return min((table.position(app) or 0 if table.exists() else 0 for table in tables), default=NO_MODELS)
+
+
+def _drop_rows(table: LakeTable, name: str, entries: Sequence[dict[str, Any]], before: datetime) -> Dropped:
     if not entries:
         return Dropped(what=name, files=0, rows=0)
-    # Written first, so that nobody expects rows that are gone.
-    known = trimmed_before(table)
-    if known is None or known < before:
-        table.set_property(TRIMMED, str(int(before.timestamp() * 1000)))
+    _advance(table, TRIMMED, before)
     rows = 0
     for entry in entries:
         kept = []
         if _newest(entry, table.table) >= before:
             kept = list(write_batches(_part(table, entry, before, old=False), table.folder, table.table))
-        table.replace([entry["path"]], kept)
+        table.replace_files([entry["path"]], kept)
         rows += entry["num_records"] - sum(file.rows for file in kept)
     return Dropped(what=name, files=len(entries), rows=rows)
 
 
-def _drop_bodies(table: LakeTable, before: datetime, read_up_to: int) -> Dropped:
+def _drop_bodies(table: LakeTable, name: str, entries: Sequence[dict[str, Any]], before: datetime) -> Dropped:
     [column] = table.table.emptied
-    entries = [
-        entry for entry in _old(table, before, read_up_to) if entry.get(f"null_count.{column}") != entry["num_records"]
-    ]
+    entries = [entry for entry in entries if entry.get(f"null_count.{column}") != entry["num_records"]]
+    if entries:
+        _advance(table, EMPTIED, before)
     rows = 0
     for entry in entries:
         emptied = (_without(batch, column) for batch in _part(table, entry, before, old=True))
@@ -119,19 +149,21 @@ def _drop_bodies(table: LakeTable, before: datetime, read_up_to: int) -> Dropped
         # Into files of their own, so that they are not read for this again.
         if _newest(entry, table.table) >= before:
             files += write_batches(_part(table, entry, before, old=False), table.folder, table.table)
-        table.replace([entry["path"]], files)
-    return Dropped(what=BODIES, files=len(entries), rows=rows)
+        table.replace_files([entry["path"]], files)
+    return Dropped(what=name, files=len(entries), rows=rows)
 
 
-def _old(table: LakeTable, before: datetime, read_up_to: int) -> list[dict[str, Any]]:
-    """Return the files whose rows are all older, or some by far, and that every derived table has read."""
+def _old(table: LakeTable, before: datetime, app: str, read_up_to: int) -> list[dict[str, Any]]:
+    """Return the files whose rows are all older, or some by far, and that every reader has read."""
     time = table.table.ranged[-1]
-    found = []
+    found: list[dict[str, Any]] = []
+    if "offset" not in table.table.ranged and read_up_to < (table.position(app) or 0):
+        return found  # Nobody knows which rows a model has not read.
     for entry in table.entries().to_pylist():
         newest, oldest = entry.get(f"max.{time}"), entry.get(f"min.{time}")
         if newest is None or (newest >= before and oldest >= before - SPLIT_AFTER):
             continue
-        if table.table is BRONZE and entry["max.offset"] >= read_up_to:
+        if "offset" in table.table.ranged and entry["max.offset"] >= read_up_to:
             continue
         found.append(entry)
     return found
@@ -144,7 +176,7 @@ def _newest(entry: dict[str, Any], table: Table) -> datetime:
 
 def _part(table: LakeTable, entry: dict[str, Any], before: datetime, *, old: bool) -> Iterator[pa.RecordBatch]:
     limit = pa.scalar(before, pa.timestamp("us", tz="UTC"))
-    for batch in rows_of(table, [entry["path"]]):
+    for batch in table.batches_of({entry["path"]: entry["size_bytes"]}):
         is_old = pc.fill_null(pc.less(batch[table.table.ranged[-1]], limit), True)
         yield batch.filter(is_old if old else pc.invert(is_old))
 

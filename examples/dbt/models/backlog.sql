@@ -1,0 +1,1 @@
+SELECT queue, pushed, waiting_now AS waiting FROM {{ source('lake', 'queues') }}
