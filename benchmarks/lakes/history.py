@@ -105,18 +105,18 @@ def cost(spark: SparkSession, lake: Lake) -> Iterator[Row]:
     row: Row = {}
     before, read, job = _files(lake.folder), _read_by_spark(spark), _next_job(spark)
     listed = [0]
-    whole = LakeTable.files
+    whole = LakeTable.sizes
 
-    def counting(self: LakeTable, *arguments: Any, **least: Any) -> list[str]:
+    def counting(self: LakeTable, *arguments: Any, **least: Any) -> dict[str, int]:
         found = whole(self, *arguments, **least)
         listed[0] += len(found)
         return found
 
-    LakeTable.files = counting  # type: ignore[method-assign]
+    LakeTable.sizes = counting  # type: ignore[method-assign]
     try:
         yield row
     finally:
-        LakeTable.files = whole  # type: ignore[method-assign]
+        LakeTable.sizes = whole  # type: ignore[method-assign]
     after = _files(lake.folder)
     row["written"] = sum(size for path, size in after.items() if path not in before)
     row["new_files"] = len(after.keys() - before.keys())
@@ -163,7 +163,7 @@ def _queries(spark: SparkSession, lake: Lake, day: int) -> list[Row]:
         return int(total)
 
     def by_spark(queues: list[str], **least: datetime) -> int:
-        rows = bronze.read(spark, queues, **least)
+        rows = bronze.read(spark, None, queues, **least)
         rows = rows.where((rows["queue"] == queue) & (rows["at"] >= since))
         return int(rows.selectExpr("sum(octet_length(body))").collect()[0][0])
 
