@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from penstock.errors import StoreError
 from penstock.pipeline.lake.lake import LakeTable
 from penstock.pipeline.lake.storage import delete_files, files_in, missing_file, store_errors
 
@@ -26,6 +27,8 @@ def purge(table: LakeTable) -> None:
     missing = next(iter(present.keys() - set(found)), None)
     if missing is not None:
         raise missing_file(table.table.name, missing)
+    if not any(name.startswith(f"{LOG}{first:0{VERSION_DIGITS}}.checkpoint") for name in found):
+        raise StoreError(f"the log of {table.table.name} has no checkpoint of version {first}", hint="run it again")
     unused = [name for name in found if not _is_needed(name, first) and name not in present]
     # Data first: an older version whose log is gone could not name its files any more.
     delete_files(table.folder, sorted(unused, key=lambda name: name.startswith(LOG)))
