@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -161,8 +161,7 @@ class Forgetting:
         for table in self._models:
             self._rewrite(table, lambda batch: batch.filter(pc.invert(_mask(batch, self._ids))))
         for each in (SILVER, BRONZE):
-            columns = FORGOTTEN[each.name]
-            self._rewrite(self._lake[each], lambda batch, columns=columns: _emptied(batch, self._ids, columns))  # type: ignore[misc]
+            self._rewrite(self._lake[each], partial(_emptied, ids=self._ids, columns=FORGOTTEN[each.name]))
         for table in [*self._lake.tables(), *model_tables(self._lake), *removed_tables(self._lake)]:
             purge(table)
         # Queries that were killed leave what they had read.
