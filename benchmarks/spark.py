@@ -25,7 +25,9 @@ from penstock.journal.drainer import journal_folder
 RESULTS = Path(__file__).parent / "results"
 COMPLETE_EVENTS, QUICK_EVENTS = 10_000_000, 1_000_000
 SMALL_EVENTS = 30_000
-SECTIONS = ("reads", "cores", "pipeline", "start", "fresh", "cost")
+SECTIONS = ("reads", "cores", "pipeline", "start", "fresh", "cost", "cost_of_history")
+# Events of a day, of which there are up to a hundred.
+DAY_EVENTS, QUICK_DAY_EVENTS = 60_000, 6_000
 BOTH_WAYS = ["source, bodies, summed", "Parquet, bodies, summed", "source, no bodies, summed"]
 RATES = (1_000, 10_000)
 
@@ -77,6 +79,12 @@ def run(folder: Path, sections: list[str], events: int, rounds: int, seconds: fl
     if "cost" in sections:
         say("cost of the pipeline for the server")
         results["cost"] = live.server_cost(folder / "cost", 3_000, seconds / 3, 6 * rounds)
+    if "cost_of_history" in sections:
+        say("cost of history")
+        past = folder / "history"
+        past.mkdir()
+        day = DAY_EVENTS if events >= COMPLETE_EVENTS else QUICK_DAY_EVENTS
+        results["cost_of_history"] = in_child(2, what="history", folder=str(past), events=day)
     return results
 
 

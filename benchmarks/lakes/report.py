@@ -12,6 +12,7 @@ CORES_LEAST = 1.6
 FIRST_ANSWER_MOST = 1.5
 WARM_MOST = 0.5
 SERVER_GROWTH_MOST = 0.05
+HISTORY_STEP_MOST = 1.2
 
 
 def as_markdown(results: dict[str, Any]) -> str:
@@ -25,6 +26,7 @@ def as_markdown(results: dict[str, Any]) -> str:
         ("start", start),
         ("fresh", fresh),
         ("cost", cost),
+        ("cost_of_history", history),
     ):
         if results.get(name):
             parts += section(results)
@@ -119,6 +121,36 @@ def cost(results: dict[str, Any]) -> list[str]:
         "## Cost of the pipeline for the server",
         f"CPU time per message at {row['events_s']:,} events/s: {row['alone_us']} µs without the pipeline, "
         f"{row['followed_us']} µs with it: {row['growth']:+.1%}; the target, at most {SERVER_GROWTH_MOST:.0%}, {good}.",
+    ]
+
+
+def history(results: dict[str, Any]) -> list[str]:
+    found = results["cost_of_history"]
+    names = ("days", "written", "new_files", "files_listed", "read_by_spark", "jobs", "files", "checkpoint", "seconds")
+    steps = [[f"{row[name]:,}" for name in names] for row in found["steps"]]
+    written = found["steps"][-1]["written"] / found["steps"][0]["written"]
+    parts = [
+        "## Cost of history",
+        f"A step of {found['events']:,} events, a day's, after so many days; the step with the newest day.",
+        table(list(names), steps),
+        f"Bytes written after 100 days: {written:.2f}× of those after one; at most {HISTORY_STEP_MOST}× "
+        f"{verdict(written <= HISTORY_STEP_MOST)}.",
+        "Bytes read for one queue on the newest day:",
+    ]
+    by_reader: dict[str, list[int]] = {}
+    for row in found["queries"]:
+        by_reader.setdefault(row["reader"], []).append(row["read"])
+    lines = [
+        [reader, *(f"{read:,}" for read in reads), f"{reads[-1] / max(1, reads[0]):.2f}×"]
+        for reader, reads in by_reader.items()
+    ]
+    removal = found["removal"]
+    share = removal["read_by_spark"] / removal["bronze_bytes"]
+    return [
+        *parts,
+        table(["reader", "1 day", "10 days", "100 days", "growth"], lines),
+        f"Deleting a queue with one message from the first day reads {removal['read_by_spark']:,} bytes, {share:.1%} "
+        f"of bronze, in {removal['seconds']} s.",
     ]
 
 

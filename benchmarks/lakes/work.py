@@ -26,6 +26,7 @@ from penstock.pipeline.runtime.session import open_session
 from penstock.pipeline.source.data_source import PenstockSource
 
 from .forms import FORMS, ONE_BY_ONE, READY_MADE, TUPLES
+from .history import history
 
 PLAIN = "queue string, kind string, at timestamp, id bigint"
 WITH_BODIES = f"{PLAIN}, body binary"
@@ -49,7 +50,7 @@ def main() -> None:
     what, cores, folder = arguments.pop("what"), arguments.pop("cores"), Path(arguments.pop("folder"))
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     spark = open_session(folder / "spark.log", master=f"local[{cores}]", memory=arguments.pop("memory", "2g"))
-    found = {"reads": reads, "pipeline": pipeline}[what](spark, folder, **arguments)
+    found = {"reads": reads, "pipeline": pipeline, "history": history}[what](spark, folder, **arguments)
     spark.stop()
     print(json.dumps(found))
 

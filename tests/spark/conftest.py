@@ -12,7 +12,15 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from penstock.cli import pipeline, pipeline_model, pipeline_replay, pipeline_run, pipeline_sql, pipeline_tables
+from penstock.cli import (
+    pipeline,
+    pipeline_forget,
+    pipeline_model,
+    pipeline_replay,
+    pipeline_run,
+    pipeline_sql,
+    pipeline_tables,
+)
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.lake.storage import RemoteFolder
 from penstock.pipeline.runtime.session import open_session
@@ -81,7 +89,7 @@ def command(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
     def session(*_: Any, **__: Any) -> Iterator[Any]:
         yield spark
 
-    for module in (pipeline_model, pipeline_replay, pipeline_run, pipeline_sql, pipeline_tables):
+    for module in (pipeline_forget, pipeline_model, pipeline_replay, pipeline_run, pipeline_sql, pipeline_tables):
         monkeypatch.setattr(module, "session", session)
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: CliRunner().invoke(pipeline.command, arguments)

@@ -40,11 +40,13 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "compact": ("penstock.cli.pipeline_tables:compact", "Merge small files and remove unused ones."),
+    "forget": ("penstock.cli.pipeline_forget:forget", "Remove what the lake holds of some messages."),
     "load": ("penstock.cli.pipeline_replay:load", "Push the rows of Parquet, CSV or JSON files."),
     "model": ("penstock.cli.pipeline_model:command", "Keep tables of your own in the lake."),
     "publish": ("penstock.cli.pipeline_publish:publish", "Copy tables to PostgreSQL for BI tools."),
     "replay": ("penstock.cli.pipeline_replay:replay", "Push messages from the lake again."),
     "report": ("penstock.cli.pipeline_tables:report", "Write an HTML report with plots."),
+    "retain": ("penstock.cli.pipeline_retain:retain", "Set how long the lake keeps what."),
     "run": ("penstock.cli.pipeline_run:run", "Bring the lake up to date, once or continuously."),
     "sql": ("penstock.cli.pipeline_sql:sql", "Query the lake and the live store with SQL."),
     "status": ("penstock.cli.pipeline_tables:status", "Show the size and lag of each table."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from functools import partial
 from pathlib import Path
@@ -55,6 +55,12 @@ class Every(click.ParamType[float]):
     default=True,
     help="Fail if the journal was trimmed before it was read.",
 )
+@click.option("--mask", "masks", multiple=True, help="Field to mask, [QUEUE:]$.field; repeatable. The lake stores it.")
+@click.option(
+    "--mask-other",
+    type=click.Choice(["drop", "keep"]),
+    help="What to do with bodies that are not JSON where fields are masked.  [default: drop]",
+)
 @click.option(
     "--models", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of SQL models, *.sql."
 )
@@ -67,6 +73,8 @@ def run(
     mode: str,
     every: float | None,
     fail_on_data_loss: bool,
+    masks: Sequence[str],
+    mask_other: str | None,
     models: Path | None,
     metrics_file: Path | None,
     as_json: bool,
@@ -77,11 +85,15 @@ def run(
     It may be killed at any time: the next run continues where the tables end. With --every and --continuous, Ctrl-C or
     SIGTERM ends it after the current step, and Spark is restarted if its JVM is killed.
 
-    JSON: {"events", "steps", "offset", "lag", "lost", "seconds"}
+    --mask '$.card', '$.customer.email' or '$.items[*].card' replaces the values of these fields in JSON bodies and in
+    headers by ***. Masks are stored with the lake and apply to all that is added from then on, also by later runs.
+
+    JSON: {"events", "steps", "offset", "lag", "lost", "dropped", "seconds"}
     """
+    _check_masks(masks)
     out = Output(as_json)
     began = time.monotonic()
-    totals = {"events": 0, "steps": 0, "offset": 0, "lag": 0, "lost": 0}
+    totals = {"events": 0, "steps": 0, "offset": 0, "lag": 0, "lost": 0, "dropped": 0}
     once = mode == "once" and every is None
     with Display("pipeline") as display, closing(paths.drainer()) as drainer:
         if not sys.stderr.isatty():  # On a terminal the session prints it.
@@ -94,7 +106,14 @@ def run(
         def work(spark: SparkSession) -> None:
             from penstock.pipeline.run import Pipeline
 
-            new = partial(Pipeline, fail_on_data_loss=fail_on_data_loss, models=models, doing=display.doing)
+            new = partial(
+                Pipeline,
+                fail_on_data_loss=fail_on_data_loss,
+                masks=masks,
+                keep_other=None if mask_other is None else mask_other == "keep",
+                models=models,
+                doing=display.doing,
+            )
             with metrics, new(spark, paths.journal, lake) as pipeline:
                 if once:
                     catch_up(pipeline, display, totals, StopFlag(), metrics)
@@ -108,6 +127,15 @@ def run(
 
         open_spark = partial(session, paths, display, spark_options, brief=once and _is_small(paths))
         _persist(open_spark, work, totals, restarts=0 if once else RESTARTS)
+
+
+def _check_masks(masks: Sequence[str]) -> None:
+    """Refuse an invalid mask before Spark starts."""
+    if masks:
+        from penstock.pipeline.lake.masking import parse_mask
+
+        for mask in masks:
+            parse_mask(mask)
 
 
 def _persist(
@@ -173,6 +201,7 @@ def catch_up(
         totals["events"] += step.events
         totals["steps"] += 1
         totals["lost"] += step.lost
+        totals["dropped"] += step.dropped
         display.done(step.end - step.start, _rate(step))
         if metrics is not None:
             metrics.step(step)

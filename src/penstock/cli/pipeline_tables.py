@@ -109,11 +109,13 @@ def tables(paths: PipelinePaths, ddl: bool, dialect: str, as_json: bool) -> None
 @click.option("--vacuum-hours", type=click.IntRange(0, 24 * 365), default=7 * 24, show_default=True)
 @on_lake
 def compact(paths: PipelinePaths, vacuum_hours: int, as_json: bool) -> None:
-    """Merge small files, and remove files unused for --vacuum-hours. Needs no Java.
+    """Merge small files, apply retention, and remove files unused for --vacuum-hours. Needs no Java.
 
     JSON: [{"table", "removed", "added", "vacuumed"}]
     """
+    from penstock.pipeline.lake.lake import app_of
     from penstock.pipeline.models.catalog import tables_of
+    from penstock.pipeline.retention import apply_retention, stored_retention
 
     out = Output(as_json)
     rows = []
@@ -121,6 +123,10 @@ def compact(paths: PipelinePaths, vacuum_hours: int, as_json: bool) -> None:
         lake = paths.lake()
         lock = lake.lock()
         try:
+            display.doing("retention")
+            if stored_retention(lake):
+                with closing(paths.journal.open()) as log:
+                    apply_retention(lake, app_of(log.uid), datetime.now(UTC))
             for table in tables_of(lake):
                 display.doing(table.table.name)
                 done = table.compact()

@@ -14,16 +14,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
 from msgspec import Struct
 
 from penstock.errors import Conflict, OffsetTrimmed
 from penstock.journal.events import Kind
 from penstock.pipeline.lake import gold, silver
+from penstock.pipeline.lake.data_files import QUEUES_MAX, NewFile
 from penstock.pipeline.lake.files import write_files, write_parts
-from penstock.pipeline.lake.lake import Lake, LakeTable, NewFile, app_of
+from penstock.pipeline.lake.lake import Lake, LakeTable, app_of
+from penstock.pipeline.lake.masking import DROPPED, Masker, Masks, add_masks
 from penstock.pipeline.lake.tables import BRONZE, EVENT_COLUMNS, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
 from penstock.pipeline.models.runner import ModelRunner
 from penstock.pipeline.models.typed import PUSHED
+from penstock.pipeline.retention import apply_retention
 from penstock.pipeline.runtime.session import cores_of
 from penstock.pipeline.source.log_sources import FolderLocation, LogLocation
 from penstock.pipeline.source.offset_ranges import OffsetRange, end_within, is_small, parts_of
@@ -35,10 +39,13 @@ if TYPE_CHECKING:
 CONSUMER = "spark:pipeline"
 # Journal bytes read in one step.
 STEP_BYTES = 256 << 20
+# Of gold.queue_minutes; more than this is replaced by Spark tasks and not by the driver.
+REPLACED_BYTES_MAX = 64 << 20
 # QUEUE_MINUTES follows QUEUES, because it needs the totals of queues at the same offset.
 DERIVED = (SILVER, QUEUES, QUEUE_MINUTES, QUEUE_ERRORS)
 # An event's timestamp may be slightly earlier than that of its message.
 CLOCKS_APART = timedelta(minutes=1)
+RETENTION_SECONDS = 3_600.0
 KINDS = frozenset(kind.name.lower() for kind in Kind)
 
 
@@ -53,6 +60,8 @@ class Step(Struct, frozen=True, kw_only=True):
     """Journal records that are not in the lake yet."""
     lost: int = 0
     """Offsets that the journal had already trimmed."""
+    dropped: int = 0
+    """Bodies left out because they are not JSON and fields are masked."""
     seconds: float = 0.0
 
 
@@ -70,6 +79,8 @@ class Pipeline:
         *,
         fail_on_data_loss: bool = True,
         step_bytes: int = STEP_BYTES,
+        masks: Sequence[str] = (),
+        keep_other: bool | None = None,
         models: Path | None = None,
         doing: Doing = lambda what: None,
     ) -> None:
@@ -78,6 +89,7 @@ class Pipeline:
         self._fail_on_data_loss = fail_on_data_loss
         self._step_bytes = step_bytes
         self._doing = doing
+        self._retain_at = 0.0
         self._lock = lake.lock()
         try:
             self._place = FolderLocation(str(journal)) if isinstance(journal, Path) else journal
@@ -85,6 +97,7 @@ class Pipeline:
             self.app = app_of(self.log.uid)
             lake.create()
             lake.check_belongs(self.app)
+            self._masks = add_masks(lake[BRONZE], masks, keep_other)
             self.models = ModelRunner(spark, lake, self.app, models)
             self.models.refresh()
         except BaseException:
@@ -122,11 +135,11 @@ class Pipeline:
         end = self.log.next_offset
         until = end if until is None else min(until, end)
         start, lost = self._start()
-        events, small = 0, False
+        events, dropped, small = 0, 0, False
         if start < until:
             until = end_within(self.log.segments(), start, until, self._step_bytes)
             small = is_small(self.log.segments(), start, until) and not self._derived_lag()
-            events = self._bronze(start, until, small)
+            events, dropped = self._bronze(start, until, small)
         else:
             until = start
             if lost:
@@ -138,12 +151,16 @@ class Pipeline:
         for table in self._lake.tables():
             table.tidy()
         self.models.tidy()
+        if time.monotonic() >= self._retain_at:
+            apply_retention(self._lake, self.app, datetime.now(UTC))
+            self._retain_at = time.monotonic() + RETENTION_SECONDS
         return Step(
             start=start,
             end=until,
             events=events,
             lag=self.log.next_offset - until,
             lost=lost,
+            dropped=dropped,
             seconds=time.monotonic() - began,
         )
 
@@ -162,14 +179,21 @@ class Pipeline:
             raise error
         return first, first - start
 
-    def _bronze(self, start: int, end: int, small: bool) -> int:
+    def _bronze(self, start: int, end: int, small: bool) -> tuple[int, int]:
+        """Return the number of events, and of bodies that were left out."""
         self._doing("bronze")
         table = self._lake[BRONZE]
         parts = parts_of(self.log.segments(), start, end, cores_of(self._spark))
-        read = partial(_read, self._place, not self._fail_on_data_loss)
+        read = partial(_read, self._place, not self._fail_on_data_loss, self._masks)
         files = write_parts(self._spark, parts, read, table.folder, BRONZE, small=small)
         table.append(files, self.app, end)
-        return sum(file.rows for file in files)
+        return sum(file.rows for file in files), self._dropped(files)
+
+    def _dropped(self, files: Sequence[NewFile]) -> int:
+        if not self._masks or self._masks.keep_other:
+            return 0
+        rows = self._lake[BRONZE].batches_of({file.path: file.bytes for file in files}, ["details"])
+        return sum(pc.sum(pc.match_substring(each["details"], f'"{DROPPED}":true')).as_py() or 0 for each in rows)
 
     def _derive(self, end: int, small: bool) -> None:
         self._doing("silver and gold")
@@ -208,10 +232,18 @@ class Pipeline:
     def _from(self, table: LakeTable) -> int:
         return table.position(self.app) or 0
 
-    def _events(self, start: int, end: int, columns: Sequence[str] = EVENT_COLUMNS, **least: datetime) -> DataFrame:
-        """Return the events between two offsets; `least` skips files, not rows."""
+    def _events(
+        self,
+        start: int,
+        end: int,
+        queues: Sequence[str] = (),
+        *,
+        columns: Sequence[str] = EVENT_COLUMNS,
+        **least: datetime,
+    ) -> DataFrame:
+        """Return the events between two offsets; `queues` and `least` skip files, not rows."""
         bronze = self._lake[BRONZE]
-        events = bronze.read(self._spark, columns, offset=start, **least)
+        events = bronze.read(self._spark, columns, queues, offset=start, **least)
         first = bronze.least_of("offset", offset=start)
         if first is None or (first >= start and bronze.position(self.app) == end):
             # No file holds other offsets. A literal in the plan would be recompiled at every step.
@@ -229,10 +261,14 @@ class Pipeline:
         if kinds.intersection(silver.ENDS):
             files += write_files(silver.finished_lives(events), table.folder, SILVER, small=small)
         removals = silver.removal_events(events)
-        oldest_ms = silver.oldest_ms(removals) if "queue" in kinds else None
-        if oldest_ms is not None:
+        queues, oldest_ms = silver.removed_queues(removals) if "queue" in kinds else ([], 0)
+        if queues:
             since = datetime.fromtimestamp(oldest_ms / 1000, UTC) - CLOCKS_APART
-            lives = silver.lives_of_removed_queues(self._events(0, end, at=since), removals)
+            history = self._events(0, end, queues, at=since)
+            # As literals, so that Spark skips row groups without these queues.
+            if len(queues) <= QUEUES_MAX:
+                history = history.where(history["queue"].isin(queues))
+            lives = silver.lives_of_removed_queues(history, removals)
             files += write_files(lives, table.folder, SILVER)
         table.append(files, self.app, end)
 
@@ -255,7 +291,15 @@ class Pipeline:
                 hint="run one pipeline for each lake",
             )
         queues = held.read(self._spark)
-        rows = gold.minutes_with(table.read(self._spark, **since), added, queues)
+        kept = table.read(self._spark, **since)
+        rows = gold.minutes_with(kept, added, queues)
+        replaced = table.sizes(**since)
+        if sum(replaced.values()) > REPLACED_BYTES_MAX:
+            # A very late event changes the depth of all minutes since, which may be more than the driver can hold.
+            whole = rows.unionByName(gold.minutes_untouched(kept, added)).sort("minute")
+            files = write_files(whole, table.folder, QUEUE_MINUTES)
+            table.replace_files(replaced, files, at=(self.app, end))
+            return
         table.put(rows.toArrow(), self.app, end, **since)
 
     def _errors(self, table: LakeTable, end: int, kinds: frozenset[str]) -> None:
@@ -280,6 +324,7 @@ class Pipeline:
         self.close()
 
 
-def _read(place: LogLocation, skip_lost: bool, part: OffsetRange) -> Iterator[pa.RecordBatch]:
+def _read(place: LogLocation, skip_lost: bool, masks: Masks, part: OffsetRange) -> Iterator[pa.RecordBatch]:
     with closing(place.open()) as log:
-        yield from log.read(part, BRONZE.schema.names, skip_lost=skip_lost)
+        events = log.read(part, BRONZE.schema.names, skip_lost=skip_lost)
+        yield from Masker(masks).mask(events) if masks else events

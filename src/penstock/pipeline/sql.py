@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from penstock.errors import CannotOpen, StoreError
 from penstock.pipeline.lake.files import write_all
-from penstock.pipeline.lake.lake import NO_GLOBS, Lake, LakeTable
+from penstock.pipeline.lake.frames import NO_GLOBS
+from penstock.pipeline.lake.lake import Lake, LakeTable
 from penstock.pipeline.lake.live_tables import LiveTables
 from penstock.pipeline.lake.local_copies import local_copies
 from penstock.pipeline.lake.remote_files import FileGroup, are_copied, register, runs_here
@@ -27,6 +28,8 @@ from penstock.pipeline.models.catalog import tables_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# Folders of what a query holds, in the lake.
+QUERY_FOLDERS = "sql-"
 ROWS_HELD = 10_000
 BATCH_ROWS = 4_096
 # Prefixes of Spark's classes for statements that only describe tables.
@@ -78,10 +81,10 @@ def tables_for(query: str, spark: SparkSession, lake: Lake, live: LiveTables) ->
 def _workspace(spark: SparkSession, lake: Lake) -> Folder:
     if isinstance(lake.folder, Path):
         # Spark resolves relative paths in its warehouse.
-        return Path(tempfile.mkdtemp(prefix="sql-", dir=lake.folder.absolute()))
+        return Path(tempfile.mkdtemp(prefix=QUERY_FOLDERS, dir=lake.folder.absolute()))
     if runs_here(spark):
         return Path(tempfile.mkdtemp(prefix="penstock-sql-"))
-    return lake.folder / f"sql-{uuid.uuid4().hex[:12]}"
+    return lake.folder / f"{QUERY_FOLDERS}{uuid.uuid4().hex[:12]}"
 
 
 def _remove(folder: Folder) -> None:

@@ -13,20 +13,25 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.pipeline.lake.lake import NewFile
+from penstock.pipeline.lake.data_files import NewFile
+from penstock.pipeline.lake.lake import PUT_FILE_BYTES
 from penstock.pipeline.lake.storage import Folder, NewObject
 from penstock.pipeline.lake.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROW_GROUP_ROWS = 256 << 10
-ROW_GROUP_BYTES = 64 << 20
+# Rows are sorted within a window, and cut into row groups so small that a queue's rows fill some of them alone.
+ROW_GROUP_ROWS = 32 << 10
+WINDOW_ROWS = 256 << 10
+WINDOW_BYTES = 64 << 20
 FILE_BYTES = 512 << 20
+CHANGING_BATCH_ROWS = 1_000
 _FILE_SCHEMA = pa.schema([("file", pa.binary())])
 Batches = Iterator[pa.RecordBatch]
 # A table and its folder.
@@ -115,7 +120,16 @@ def write_split(
 
 
 def write_batches(batches: Iterable[pa.RecordBatch], folder: Folder, table: Table) -> Iterator[NewFile]:
-    writers = _Writers(folder, table)
+    # Replacing rows rewrites whole files, so those of a table that changes are small.
+    writers = _Writers(folder, table, PUT_FILE_BYTES if table.changes else FILE_BYTES)
+    for batch in batches:
+        yield from writers.add(batch)
+    yield from writers.close()
+
+
+def write_merged(batches: Iterable[pa.RecordBatch], folder: Folder, table: Table, windows: int) -> Iterator[NewFile]:
+    """Write the rows of small files; `windows` multiplies the number of rows that are held and sorted together."""
+    writers = _Writers(folder, table, FILE_BYTES, windows)
     for batch in batches:
         yield from writers.add(batch)
     yield from writers.close()
@@ -124,20 +138,20 @@ def write_batches(batches: Iterable[pa.RecordBatch], folder: Folder, table: Tabl
 class _Writers:
     """Writes batches to a file, and to another one when it is large enough."""
 
-    def __init__(self, folder: Folder, table: Table) -> None:
-        self._folder = folder
-        self._table = table
+    def __init__(self, folder: Folder, table: Table, file_bytes: int = FILE_BYTES, windows: int = 1) -> None:
+        self._folder, self._table, self._file_bytes, self._windows = folder, table, file_bytes, windows
+        self._batch_rows = CHANGING_BATCH_ROWS if table.changes else WINDOW_ROWS
         self._writer: _Writer | None = None
 
     def add(self, batch: pa.RecordBatch) -> Iterator[NewFile]:
-        if batch.num_rows == 0:
-            return
-        if self._writer is None:
-            self._writer = _Writer(self._folder, self._table)
         schema = self._table.schema
-        self._writer.write(pa.Table.from_batches([batch]).select(schema.names).cast(schema))
-        if self._writer.bytes > FILE_BYTES:
-            yield from self.close()
+        for start in range(0, batch.num_rows, self._batch_rows):
+            if self._writer is None:
+                self._writer = _Writer(self._folder, self._table, self._windows)
+            rows = pa.Table.from_batches([batch.slice(start, self._batch_rows)])
+            self._writer.write(rows.select(schema.names).cast(schema))
+            if self._writer.bytes > self._file_bytes:
+                yield from self.close()
 
     def close(self) -> Iterator[NewFile]:
         if self._writer is not None:
@@ -146,17 +160,21 @@ class _Writers:
 
 
 class _Writer:
-    def __init__(self, folder: Folder, table: Table) -> None:
+    def __init__(self, folder: Folder, table: Table, windows: int) -> None:
         self._name = f"part-{uuid.uuid4()}.parquet"
         self._file = NewObject(folder, self._name)
         self._ranged = table.ranged
+        self._clustered = table.clustered
+        self._window_rows, self._window_bytes = WINDOW_ROWS * windows, WINDOW_BYTES * windows
+        if table.changes:
+            self._window_bytes = PUT_FILE_BYTES
         self._writer = pq.ParquetWriter(
             self._file.target,
             table.schema,
             compression="zstd",
             compression_level=1,
             use_dictionary=[field.name for field in table.schema if field.name in _REPEATING],
-            column_encoding={"uuid": "DELTA_BYTE_ARRAY"} if "uuid" in table.schema.names else None,
+            column_encoding={"uuid": "DELTA_BYTE_ARRAY"} if _has_uuids(table.schema) else None,
             write_statistics=list(table.ranged) or False,
         )
         self._waiting: list[pa.Table] = []
@@ -164,6 +182,7 @@ class _Writer:
         self._rows = self.bytes = 0
         self._least: dict[str, Any] = {}
         self._greatest: dict[str, Any] = {}
+        self._nulls = dict.fromkeys(table.emptied, 0)
 
     def write(self, rows: pa.Table) -> None:
         self._rows += rows.num_rows
@@ -171,22 +190,44 @@ class _Writer:
             found = pc.min_max(rows[name]).as_py()
             self._least[name] = _least(self._least.get(name), found["min"])
             self._greatest[name] = _greatest(self._greatest.get(name), found["max"])
+        for name in self._nulls:
+            self._nulls[name] += rows[name].null_count
         self._waiting.append(rows)
         self._waiting_rows += rows.num_rows
         self._waiting_bytes += rows.nbytes
-        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES:
+        if self._waiting_rows >= self._window_rows or self._waiting_bytes >= self._window_bytes:
             self._flush()
 
     def _flush(self) -> None:
         if self._waiting:
-            self._writer.write_table(pa.concat_tables(self._waiting), row_group_size=self._waiting_rows)
+            rows = pa.concat_tables(self._waiting)
+            self._writer.write_table(_sorted(rows, self._clustered), row_group_size=ROW_GROUP_ROWS)
         self.bytes += self._waiting_bytes
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def close(self) -> NewFile:
         self._flush()
         self._writer.close()
-        return NewFile(self._name, self._file.close(), self._rows, self._least, self._greatest)
+        return NewFile(self._name, self._file.close(), self._rows, self._least, self._greatest, self._nulls)
+
+
+def _has_uuids(schema: pa.Schema) -> bool:
+    # A model's column of that name may have another type.
+    return "uuid" in schema.names and bool(pa.types.is_string(schema.field("uuid").type))
+
+
+def _sorted(rows: pa.Table, column: str | None) -> pa.Table:
+    """Sort by a column with few values, and keep the order of rows with the same one."""
+    if column is None:
+        return rows
+    values = rows[column].combine_chunks().dictionary_encode()
+    if len(values.dictionary) < 2:
+        return rows
+    ranks = pc.rank(values.dictionary).to_numpy()
+    codes = ranks[values.indices.fill_null(0).to_numpy()]
+    # Several times as fast as Arrow's own sort, which is not stable and would need the offset as well.
+    narrow = codes.astype(np.uint16 if len(values.dictionary) < 1 << 16 else np.uint32)
+    return rows.take(pa.array(np.argsort(narrow, kind="stable")))
 
 
 _REPEATING = frozenset(
@@ -216,5 +257,8 @@ def _with_times(file: NewFile) -> NewFile:
 
 
 def _parsed(values: dict[str, Any]) -> dict[str, Any]:
-    """Parse timestamps, which are the only strings."""
-    return {name: datetime.fromisoformat(value) if isinstance(value, str) else value for name, value in values.items()}
+    """Parse timestamps, which are the only strings but for the queue."""
+    return {
+        name: datetime.fromisoformat(value) if isinstance(value, str) and name != "queue" else value
+        for name, value in values.items()
+    }

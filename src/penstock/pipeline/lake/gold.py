@@ -72,6 +72,11 @@ def minutes_of(events: DataFrame) -> DataFrame:
     )
 
 
+def totals_of(minutes: DataFrame) -> DataFrame:
+    """Sum the counts of each queue over all its minutes."""
+    return minutes.groupBy("queue").agg(*_sums(COUNTS))
+
+
 def queues_with(kept: DataFrame, added: DataFrame) -> DataFrame:
     """Return the updated rows of `gold.queues` for the queues in the minutes `added`."""
     before = kept.join(F.broadcast(added.select("queue").distinct()), "queue", "left_semi")
@@ -112,6 +117,13 @@ def minutes_with(kept: DataFrame, added: DataFrame, queues: DataFrame) -> DataFr
     return with_ends.selectExpr([f"{found.get(name, name)} AS {name}" for name in QUEUE_MINUTES.schema.names])
 
 
+def minutes_untouched(kept: DataFrame, added: DataFrame) -> DataFrame:
+    """Return the rows that `minutes_with` does not replace."""
+    since = added.groupBy("queue").agg(F.expr("min(minute) AS since"))
+    rest = kept.join(F.broadcast(since), "queue", "left").where("since IS NULL OR minute < since")
+    return rest.select(*QUEUE_MINUTES.schema.names)
+
+
 def errors_of(events: DataFrame) -> DataFrame:
     """Aggregate failures by queue, hour and error."""
     kind = F.col("kind")
@@ -126,7 +138,7 @@ def errors_of(events: DataFrame) -> DataFrame:
     return (
         failed.withColumns({"hour": F.date_trunc("hour", "at"), "text": F.coalesce(text, F.lit(""))})
         .withColumn("pattern", pattern)
-        .withColumn("fingerprint", F.substring(F.sha2("pattern", 256), 1, 16))
+        .withColumn("fingerprint", fingerprint_of(F.col("pattern")))
         .groupBy("queue", "hour", "fingerprint", "pattern")
         .agg(
             F.min("text").alias("sample"),
@@ -168,6 +180,10 @@ def pattern_of(text: Column) -> Column:
     ):
         line = F.regexp_replace(line, what, instead)
     return F.substring(line, 1, PATTERN_LETTERS_MAX)
+
+
+def fingerprint_of(pattern: Column) -> Column:
+    return F.substring(F.sha2(pattern, 256), 1, 16)
 
 
 def _sums(names: Iterable[str]) -> list[Column]:

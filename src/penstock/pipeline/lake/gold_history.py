@@ -22,7 +22,7 @@ from penstock.errors import CannotOpen, StoreError
 from penstock.pipeline.lake.lake import Lake, app_of
 from penstock.pipeline.lake.sketches import buckets, weighted
 from penstock.pipeline.lake.storage import Folder, read_batches
-from penstock.pipeline.lake.tables import BRONZE, QUEUE_MINUTES, STATES
+from penstock.pipeline.lake.tables import BRONZE, QUEUE_MINUTES, QUEUES, STATES
 
 REFRESH_SECONDS = 5.0
 BATCH_ROWS = 64 << 10
@@ -77,7 +77,8 @@ class GoldHistory:
         self._lake = Lake(self._folder)  # The lake may have been deleted and recreated.
         if not self._lake.exists() or self._lake[QUEUE_MINUTES].position(self._app) is None:
             return None
-        newest: datetime | None = self._lake[BRONZE].greatest_of("at")
+        # Retention may have dropped all events.
+        newest: datetime | None = self._lake[BRONZE].greatest_of("at") or self._lake[QUEUES].greatest_of("last_at")
         return newest
 
     def roll_ups(self, window: Window, cutover: int, names: Sequence[str]) -> dict[str, QueueHistory]:

@@ -7,28 +7,30 @@ a crash, reading resumes where the table ends, without duplicates or gaps.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 from msgspec import Struct
 
 from penstock.errors import CannotOpen, Conflict
-from penstock.log.files import DISK, FolderLock, sync_path
+from penstock.log.files import DISK, sync_path
+from penstock.pipeline.lake.data_files import NewFile, literal, now_ms, of_queues
+from penstock.pipeline.lake.frames import read_files
 from penstock.pipeline.lake.storage import (
     Folder,
+    Lock,
     RemoteFolder,
     folder_at,
+    lock_of,
     make,
     missing_file,
     read_object,
@@ -40,11 +42,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
     from deltalake import Schema as DeltaSchema
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
-LOCK = "lock"
-# Spark must not treat brackets in a folder name as a glob pattern.
-NO_GLOBS = "__globPaths__"
 CHECKPOINT_COMMITS = 50
 # Every commit and every open read the log since the last checkpoint, on an object store with a request for each commit.
 REMOTE_CHECKPOINT_COMMITS = 10
@@ -58,6 +56,9 @@ FULL_VACUUM_HOURS = 24
 # A compaction by another process makes a commit fail, too, but can be repeated on the new files.
 COMMIT_TRIES = 5
 COMMIT_MARK = "penstock.commit"
+# Delta application of the commits that replace files.
+FILES = "penstock:files"
+_STATISTICS = "delta.dataSkippingStatsColumns"
 _CONFIGURATION = {
     "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
     "delta.logRetentionDuration": "interval 2 days",
@@ -67,26 +68,6 @@ _REMOTE = {"delta.checkpointInterval": str(REMOTE_CHECKPOINT_COMMITS)}
 
 
 Done = TypeVar("Done")
-
-
-class Lock(Protocol):
-    def close(self) -> None: ...
-
-
-class NewFile(Struct, frozen=True):
-    """A Parquet file that a task has written but no table has committed."""
-
-    path: str
-    """Path within the table's folder."""
-    bytes: int
-    rows: int
-    least: dict[str, Any]
-    greatest: dict[str, Any]
-
-    def action(self) -> AddAction:
-        stats = {"numRecords": self.rows, "minValues": _as_json(self.least), "maxValues": _as_json(self.greatest)}
-        now_ms = int(datetime.now(UTC).timestamp() * 1000)
-        return AddAction(self.path, self.bytes, {}, now_ms, True, msgspec.json.encode(stats).decode())
 
 
 class Size(Struct, frozen=True, kw_only=True):
@@ -152,6 +133,9 @@ class LakeTable:
         configuration = _CONFIGURATION | (_REMOTE if self._is_remote else {})
         if self.table.changes:
             configuration |= _CHANGING
+        if self.table.ranged:
+            # Others would only fill the log, with pieces of bodies and error texts.
+            configuration[_STATISTICS] = ",".join(self.table.ranged + self.table.emptied)
         if not self.exists():
             DeltaTable.create(
                 str(self.folder),
@@ -179,12 +163,11 @@ class LakeTable:
         with self._errors("reading"):
             return self.delta.transaction_version(app)
 
-    def _all_entries(self) -> pa.Table:
+    def entries(self, queues: Collection[str] = (), /, **least: Any) -> pa.Table:
+        """Return a row per file, with its statistics, of those that may hold such values."""
         with self._errors("reading"):
-            return pa.table(self.delta.get_add_actions(flatten=True))
-
-    def _entries(self, least: dict[str, Any]) -> pa.Table:
-        found = self._all_entries()
+            found = pa.table(self.delta.get_add_actions(flatten=True))
+        found = of_queues(found, queues)
         for column, value in least.items():
             name = f"max.{column}"
             if found.num_rows and name in found.column_names:
@@ -193,12 +176,12 @@ class LakeTable:
                 found = found.filter(pc.fill_null(wanted, True))
         return found
 
-    def files(self, **least: Any) -> list[str]:
-        """Return the table's files that may hold values of at least `least` in a column.
+    def files(self, queues: Collection[str] = (), /, **least: Any) -> list[str]:
+        """Return the table's files that may hold rows of these queues, with values of at least `least` in a column.
 
         Raise if one is missing, because results without it would be wrong.
         """
-        return self._present(self._entries(least)["path"].to_pylist())
+        return self._present(self.entries(queues, **least)["path"].to_pylist())
 
     def _present(self, paths: Sequence[str]) -> list[str]:
         files = [str(self.folder / path) for path in paths]
@@ -211,33 +194,44 @@ class LakeTable:
 
     def least_of(self, column: str, **least: Any) -> Any:
         """Return the minimum of a column over those files; None if there is none."""
-        found = self._entries(least)
+        found = self.entries(**least)
         return pc.min(found[f"min.{column}"]).as_py() if found.num_rows else None
 
     def greatest_of(self, column: str | None) -> Any:
         """Return the maximum of a column from the files' statistics."""
-        found = self._entries({})
+        found = self.entries()
         name = f"max.{column}"
         return pc.max(found[name]).as_py() if found.num_rows and name in found.column_names else None
 
-    def sizes(self, **least: Any) -> dict[str, int]:
+    def sizes(self, queues: Collection[str] = (), /, **least: Any) -> dict[str, int]:
         """Return the bytes of the files that `files` returns, by their paths within the table's folder."""
-        return _sizes(self._entries(least))
+        found = self.entries(queues, **least)
+        return dict(zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True))
 
-    def read(self, spark: SparkSession, columns: Sequence[str] | None = None, /, **least: Any) -> DataFrame:
-        """Read the table, or some columns, with Spark; `least` skips files, not rows."""
-        return self.frame_of(spark, self.table.schema.names if columns is None else columns, self.sizes(**least))
+    def read(
+        self,
+        spark: SparkSession,
+        columns: Sequence[str] | None = None,
+        queues: Collection[str] = (),
+        /,
+        **least: Any,
+    ) -> DataFrame:
+        """Read the table, or some columns, with Spark; `queues` and `least` skip files, not rows."""
+        wanted = self.table.schema.names if columns is None else columns
+        return self.frame_of(spark, wanted, self.sizes(queues, **least))
 
     def values(self, column: str, **least: Any) -> set[Any]:
         """Return the distinct values of a column in those files, read by this process."""
-        if isinstance(self.folder, RemoteFolder):
-            from penstock.pipeline.lake.remote_files import FileGroup
-
-            schema = pa.schema([self.table.schema.field(column)])
-            batches: Iterator[Any] = FileGroup(self.folder, self.sizes(**least)).batches(schema)
-        else:
-            batches = (pq.read_table(file, columns=[column]) for file in self.files(**least))
+        batches = self.batches_of(self.sizes(**least), [column])
         return {value for batch in batches for value in batch[column].unique().to_pylist()}
+
+    def batches_of(self, sizes: Mapping[str, int], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Read these files, committed or not, in this process; columns that are missing in older ones are null."""
+        from penstock.pipeline.lake.remote_files import FileGroup
+
+        schema = self.table.schema
+        wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+        return FileGroup(self.folder, dict(sizes)).batches(wanted)
 
     def frame_of(self, spark: SparkSession, columns: Sequence[str], sizes: Mapping[str, int]) -> DataFrame:
         """Read some columns of these files, committed or not, with Spark."""
@@ -274,7 +268,8 @@ class LakeTable:
         """Replace all rows, and the columns by those of `table`, in one commit."""
         from deltalake import Schema
 
-        self._commit(app, position, self._writing(files, "overwrite", Schema.from_arrow(self.table.schema)))
+        write = self._writing(files, "overwrite", Schema.from_arrow(self.table.schema))
+        self._commit(app, position, write, self._files_transaction())
 
     def _writing(
         self, files: Sequence[NewFile], mode: Literal["append", "overwrite"], schema: DeltaSchema
@@ -284,6 +279,52 @@ class LakeTable:
             mode=mode,
             schema=schema,
             commit_properties=properties,
+        )
+
+    def replace_files(
+        self,
+        removed: Collection[str],
+        added: Sequence[NewFile],
+        *,
+        changes_data: bool = True,
+        at: tuple[str, int] | None = None,
+    ) -> None:
+        """Replace files by others in one commit, which moves the position `at` an app, if given."""
+        time_ms = now_ms()
+        actions: list[AddAction | RemoveAction] = [RemoveAction(path, changes_data, time_ms) for path in removed]
+        actions += [file.action(changes_data=changes_data) for file in added]
+        if not actions and at is None:
+            return
+
+        def write(properties: CommitProperties) -> None:
+            self.delta.create_write_transaction(
+                actions, mode="append", schema=self.delta.schema(), commit_properties=properties
+            )
+
+        if at is not None:
+            self._commit(*at, write, self._files_transaction(), removed)
+            return
+        mark = uuid.uuid4().hex
+        properties = CommitProperties({COMMIT_MARK: mark}, app_transactions=[self._files_transaction()])
+        self._repeat_after_compaction(lambda: write(properties), mark, lambda: self._has_all(removed))
+
+    def _files_transaction(self) -> Transaction:
+        """Return what makes two commits that replace files conflict: delta-rs does not notice if both remove a file
+        and the first one, a compaction, has changed no data. Its own compaction ignores this, so it is not used."""
+        return Transaction(FILES, (self.position(FILES) or 0) + 1)
+
+    def _has_all(self, paths: Collection[str]) -> bool:
+        return not paths or set(paths) <= set(self.entries()["path"].to_pylist())
+
+    def properties(self) -> dict[str, str]:
+        """Return the table's properties."""
+        with self._errors("reading"):
+            found: dict[str, str] = self.delta.metadata().configuration
+        return found
+
+    def set_property(self, name: str, value: str) -> None:
+        self._repeat_after_compaction(
+            lambda: self.delta.alter.set_table_properties({name: value}, raise_if_not_exists=False)
         )
 
     def put(self, rows: pa.Table, app: str, position: int, **least: Any) -> None:
@@ -296,7 +337,7 @@ class LakeTable:
             [(key, "ascending") for key in self.table.ranged or self.table.keys]
         )
         same = [f"t.{key} = s.{key}" for key in self.table.keys]
-        newer = [f"t.{column} >= {_literal(value)}" for column, value in least.items()]
+        newer = [f"t.{column} >= {literal(value)}" for column, value in least.items()]
         self._commit(
             app,
             position,
@@ -314,14 +355,27 @@ class LakeTable:
             ),
         )
 
-    def _commit(self, app: str, position: int, write: Callable[[CommitProperties], object]) -> None:
+    def _commit(
+        self,
+        app: str,
+        position: int,
+        write: Callable[[CommitProperties], object],
+        other: Transaction | None = None,
+        removed: Collection[str] = (),
+    ) -> None:
         """Commit rows and the position. Of two pipelines that start at the same position only one succeeds, because
         Delta lets no commit pass that did not see the other's position."""
         before, mark = self.position(app), uuid.uuid4().hex
         if before is not None and before > position:
             raise self._overtaken()  # A refresh has shown the other's position, so Delta would accept this one.
-        properties = CommitProperties({COMMIT_MARK: mark}, app_transactions=[Transaction(app, position)])
-        self._repeat_after_compaction(lambda: write(properties), mark, lambda: self.position(app) == before)
+        properties = CommitProperties(
+            {COMMIT_MARK: mark}, app_transactions=[Transaction(app, position), *([other] if other else [])]
+        )
+
+        def may_repeat() -> bool:
+            return self.position(app) == before and self._has_all(removed)
+
+        self._repeat_after_compaction(lambda: write(properties), mark, may_repeat)
 
     def _repeat_after_compaction(
         self, write: Callable[[], Done], mark: str = "", may_repeat: Callable[[], bool] = lambda: True
@@ -372,10 +426,11 @@ class LakeTable:
         DISK.sync_folder(self.folder)
         DISK.sync_folder(log)
 
-    def compact(self) -> dict[str, Any]:
+    def compact(self) -> dict[str, int]:
         """Replace many small files by few large ones, with the same rows."""
-        found = self._repeat_after_compaction(lambda: self.delta.optimize.compact()) or {}
-        return {"removed": found.get("numFilesRemoved", 0), "added": found.get("numFilesAdded", 0)}
+        from penstock.pipeline.lake.compaction import compact
+
+        return compact(self)
 
     def vacuum(self, hours: int) -> int:
         """Remove files that no version of the last hours needs, and leftovers of killed tasks."""
@@ -393,7 +448,7 @@ class LakeTable:
             self.vacuum(hours)
 
     def size(self, app: str | None) -> Size:
-        found = self._all_entries()
+        found = self.entries()
         self._present(found["path"].to_pylist())
         return Size(
             table=self.table.name,
@@ -403,11 +458,6 @@ class LakeTable:
             version=self.delta.version(),
             position=None if app is None else self.position(app),
         )
-
-
-class _NoLock:
-    def close(self) -> None:
-        pass
 
 
 class Lake:
@@ -433,10 +483,7 @@ class Lake:
 
     def lock(self) -> Lock:
         """Take the lake's lock: one pipeline at a time. Object stores have none: there, the commits keep order."""
-        if isinstance(self.folder, RemoteFolder):
-            return _NoLock()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return FolderLock(self.folder / LOCK)
+        return lock_of(self.folder)
 
     def check_belongs(self, app: str) -> None:
         """Raise if the lake was filled from another journal, whose offsets have other meanings."""
@@ -449,7 +496,7 @@ class Lake:
                     f"{table.table.name} is ahead of {BRONZE.name}, from which it is computed: files were removed",
                     hint="use another folder with --lake, or restore the files",
                 )
-        if bronze.position(app) is None and bronze._all_entries().num_rows:
+        if bronze.position(app) is None and bronze.entries().num_rows:
             raise Conflict(
                 f"the lake in {self.folder} was filled from another journal",
                 hint="use another folder with --lake",
@@ -459,38 +506,3 @@ class Lake:
 def app_of(uid: str) -> str:
     """Return the application id under which tables store their position in a journal."""
     return f"penstock:{uid}"
-
-
-def read_files(spark: SparkSession, schema: pa.Schema, files: Sequence[str]) -> DataFrame:
-    """Read Parquet files with the whole schema, so that columns missing in older files are null."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    shape = from_arrow_schema(schema)
-    if not files:
-        return _empty(spark, shape)
-    return spark.read.schema(shape).option(NO_GLOBS, "false").parquet(*files)
-
-
-def _empty(spark: SparkSession, shape: StructType) -> DataFrame:
-    """Return an empty frame as a plan that Spark recognizes as empty, so that it skips all further work."""
-    columns = [f"CAST(NULL AS {field.dataType.simpleString()}) AS `{field.name}`" for field in shape]
-    return spark.range(1).where("false").selectExpr(columns)
-
-
-def _sizes(entries: pa.Table) -> dict[str, int]:
-    return dict(zip(entries["path"].to_pylist(), entries["size_bytes"].to_pylist(), strict=True))
-
-
-def _as_json(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with times as Delta writes them."""
-    return {name: _time(value) if isinstance(value, datetime) else value for name, value in values.items()}
-
-
-def _time(value: datetime) -> str:
-    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, datetime):
-        return f"arrow_cast('{_time(value)}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
-    return str(value)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
 
+from penstock.pipeline.lake.frames import read_files
 from penstock.pipeline.lake.local_copies import READ_BYTES_MAX, local_copies
-from penstock.pipeline.lake.storage import RemoteFolder, missing_file, store_errors
+from penstock.pipeline.lake.storage import Folder, RemoteFolder, missing_file, store_errors
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -31,21 +33,24 @@ _sources = itertools.count()
 class FileGroup(Struct, frozen=True):
     """Files that one task reads, with their sizes, which save a request each."""
 
-    folder: RemoteFolder
+    folder: Folder
     sizes: dict[str, int]
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        files = self.folder.files(self.sizes)
+        folder = self.folder
+        files = None if isinstance(folder, Path) else folder.files(self.sizes)
         for path in self.sizes:
-            with store_errors(f"reading {self.folder}/{path}"), _opened(self.folder, files, path) as file:
+            with store_errors(f"reading {folder}/{path}"), _opened(folder, files, path) as file:
                 # Columns that are missing in older files are null.
                 there = [name for name in schema.names if name in file.schema_arrow.names]
                 for batch in file.iter_batches(BATCH_ROWS, columns=there):
                     yield _shaped(batch, schema)
 
 
-def _opened(folder: RemoteFolder, files: Any, path: str) -> pq.ParquetFile:
+def _opened(folder: Folder, files: Any, path: str) -> pq.ParquetFile:
     try:
+        if isinstance(folder, Path):
+            return pq.ParquetFile(folder / path)
         return pq.ParquetFile(files.open_input_file(path), pre_buffer=True)
     except FileNotFoundError as error:
         raise missing_file("the lake", f"{folder}/{path}") from error
@@ -85,8 +90,6 @@ def connector_of(spark: SparkSession, folder: RemoteFolder) -> str | None:
 
 def read_remote(spark: SparkSession, schema: pa.Schema, folder: RemoteFolder, sizes: Mapping[str, int]) -> DataFrame:
     """Read files with Spark, all of them with this schema."""
-    from penstock.pipeline.lake.lake import read_files
-
     if not sizes:
         return read_files(spark, schema, [])
     scheme = connector_of(spark, folder)

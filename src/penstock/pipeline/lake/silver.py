@@ -85,10 +85,10 @@ def removal_events(events: DataFrame) -> DataFrame:
     return events.where((F.col("kind") == "queue") & (F.get_json_object("details", "$.what") == "removed"))
 
 
-def oldest_ms(removals: DataFrame) -> int | None:
-    """Return the earliest start of a life that these removals ended; None if there are no removals."""
-    [found] = removals.selectExpr("count(*) AS removals", f"min(coalesce({_SINCE}, 0)) AS ms").collect()
-    return found.ms if found.removals else None
+def removed_queues(removals: DataFrame) -> tuple[list[str], int]:
+    """Return the queues that were removed, and the earliest start of a life that these removals ended."""
+    [found] = removals.selectExpr("collect_set(queue) AS queues", f"min(coalesce({_SINCE}, 0)) AS ms").collect()
+    return found.queues, found.ms
 
 
 def _has(mark: EventFlag) -> Column:

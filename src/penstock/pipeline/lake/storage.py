@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
     from pyarrow.fs import FileSystem
 
+LOCK = "lock"
 # The schemes of users, and those that delta-rs understands.
 SCHEMES = {
     "s3": "s3",
@@ -131,6 +132,25 @@ def logs_of(lake: Folder) -> Path:
     return cache_folder() / "logs" / re.sub(r"\W+", "-", lake.url)
 
 
+class Lock(Protocol):
+    def close(self) -> None: ...
+
+
+class _NoLock:
+    def close(self) -> None:
+        pass
+
+
+def lock_of(folder: Folder) -> Lock:
+    """Take the lock of a local lake; object stores have none."""
+    if isinstance(folder, RemoteFolder):
+        return _NoLock()
+    from penstock.log.files import FolderLock
+
+    folder.mkdir(parents=True, exist_ok=True)
+    return FolderLock(folder / LOCK)
+
+
 class NewObject:
     """A file to write. Local files are fsynced when closed; others are complete when their store has answered."""
 
@@ -208,13 +228,29 @@ def write_object(folder: RemoteFolder, name: str, content: bytes) -> None:
 
 def remove_objects(folder: RemoteFolder) -> None:
     """Remove all objects of a folder."""
+    delete_files(folder, files_in(folder))
+
+
+def files_in(folder: Folder) -> list[str]:
+    """Return the paths of all files below a folder, within it."""
+    if isinstance(folder, Path):
+        return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
     from pyarrow.fs import FileSelector, FileType
 
-    with store_errors(f"removing {folder}"):
-        files = folder.files()
-        for each in files.get_file_info(FileSelector("", allow_not_found=True, recursive=True)):
-            if each.type == FileType.File:
-                files.delete_file(each.path)
+    with store_errors(f"listing {folder}"):
+        found = folder.files().get_file_info(FileSelector("", allow_not_found=True, recursive=True))
+    return [each.path for each in found if each.type == FileType.File]
+
+
+def delete_files(folder: Folder, names: Sequence[str]) -> None:
+    if isinstance(folder, Path):
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+        return
+    files = folder.files()
+    for name in names:
+        with store_errors(f"removing {folder}/{name}"):
+            files.delete_file(name)
 
 
 @contextmanager

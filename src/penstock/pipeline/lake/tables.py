@@ -35,14 +35,20 @@ class Table(Struct, frozen=True):
     """True if new rows replace old ones with the same keys."""
     note: str = ""
     """A note on what readers often misunderstand."""
+    clustered: str | None = None
+    """Column by which the rows of a file are sorted, so that readers of one value skip the row groups of others."""
+    emptied: tuple[str, ...] = ()
+    """Columns that retention empties before it drops rows; their nulls are in each file's statistics."""
 
 
 BRONZE = Table(
     "bronze.events",
     EVENTS,
     ("offset", "number"),
-    ("offset", "at"),
+    ("offset", "queue", "at"),
     "everything, as it happened: one row per event of the journal",
+    clustered="queue",
+    emptied=("body",),
 )
 
 # Silver and gold need no bodies.
@@ -70,8 +76,9 @@ SILVER = Table(
         ("errors", ERRORS),
     ),
     ("offset", "number", "id"),
-    ("offset", "finished_at"),
+    ("offset", "queue", "finished_at"),
     "one row per finished life of a message",
+    clustered="queue",
     note="The life of a dead letter ended when it died. If a consumer leases it from the dead-letter queue and "
     "acknowledges it, that adds no row here, but it is counted as `acked` in gold.queues and gold.queue_minutes.",
 )
@@ -86,7 +93,7 @@ QUEUES = Table(
         *((f"{state}_now", pa.int64()) for state in STATES),
     ),
     ("queue",),
-    (),
+    ("last_at",),
     "one row per queue: totals since the journal began, and what it holds now",
     changes=True,
     note=EVENTS_COUNTED,

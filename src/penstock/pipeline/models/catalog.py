@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from penstock.pipeline.lake.lake import Lake, LakeTable, NewFile
+from penstock.pipeline.lake.data_files import NewFile
+from penstock.pipeline.lake.lake import Lake, LakeTable
 from penstock.pipeline.lake.tables import Table
-from penstock.pipeline.models.definitions import DEFINITIONS, Definition, Definitions
+from penstock.pipeline.models.definitions import DEFINITIONS, REJECTS, Definition, Definitions
 from penstock.pipeline.models.results import EXPECTATIONS
 
 
@@ -55,6 +56,14 @@ def model_tables(lake: Lake) -> list[LakeTable]:
         found += (as_it_is(table) for table in tables_of_model(lake, definition) if table.exists())
     found += (lake[table] for table in (DEFINITIONS, EXPECTATIONS) if lake[table].exists())
     return found
+
+
+def removed_tables(lake: Lake) -> list[LakeTable]:
+    """Return the tables that removed models have left, without rows."""
+    present = {table.table.name for table in model_tables(lake)}
+    names = [f"model.{name}{part}" for name in Definitions(lake).names() for part in ("", REJECTS)]
+    tables = [lake[Table(name, pa.schema([]), (), (), "")] for name in names if name not in present]
+    return [table for table in tables if table.exists()]
 
 
 def tables_of_model(lake: Lake, definition: Definition) -> list[ModelTable]:

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from penstock.errors import Conflict
-from penstock.pipeline.lake.lake import Lake, LakeTable, NewFile
+from penstock.pipeline.lake.data_files import NewFile
+from penstock.pipeline.lake.lake import Lake, LakeTable
 from penstock.pipeline.lake.storage import read_batches
 from penstock.pipeline.models import results
 from penstock.pipeline.models.expectations import Expectation, failing, reason_of

@@ -110,6 +110,10 @@ class Definitions:
         """Return the present models by name."""
         return {name: found for name, found in self._every().items() if not found.removed}
 
+    def names(self) -> list[str]:
+        """Return the names of all models, also of removed ones."""
+        return list(self._every())
+
     def _every(self) -> dict[str, Definition]:
         if not self._table.exists():
             return {}

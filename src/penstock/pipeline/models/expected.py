@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.pipeline.lake.lake import Lake, LakeTable, read_files
+from penstock.pipeline.lake.frames import read_files
+from penstock.pipeline.lake.lake import Lake, LakeTable
 from penstock.pipeline.lake.tables import BRONZE
 from penstock.pipeline.models.catalog import as_it_is, tables_of_model
 from penstock.pipeline.models.decode import Split

@@ -11,8 +11,9 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from penstock.errors import Conflict, InvalidInput
+from penstock.pipeline.lake.data_files import NewFile
 from penstock.pipeline.lake.files import write_batches, write_files
-from penstock.pipeline.lake.lake import Lake, LakeTable, NewFile
+from penstock.pipeline.lake.lake import Lake, LakeTable
 from penstock.pipeline.lake.tables import TABLES, Table
 from penstock.pipeline.models.catalog import ModelTable, as_it_is, tables_of_model
 from penstock.pipeline.models.checks import Rows, check

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.pipeline.lake.data_files import NewFile
 from penstock.pipeline.lake.files import write_split
-from penstock.pipeline.lake.lake import Lake, NewFile
+from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.lake.storage import read_table
 from penstock.pipeline.lake.tables import BRONZE
 from penstock.pipeline.models.catalog import ModelTable, tables_of_model
