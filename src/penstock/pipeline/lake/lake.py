@@ -160,6 +160,10 @@ class LakeTable:
         return self
 
     def position(self, app: str) -> int | None:
+        return self.transaction(app)
+
+    def transaction(self, app: str) -> int | None:
+        """Return the version of an application transaction."""
         with self._errors("reading"):
             return self.delta.transaction_version(app)
 
@@ -311,7 +315,7 @@ class LakeTable:
     def _files_transaction(self) -> Transaction:
         """Return what makes two commits that replace files conflict: delta-rs does not notice if both remove a file
         and the first one, a compaction, has changed no data. Its own compaction ignores this, so it is not used."""
-        return Transaction(FILES, (self.position(FILES) or 0) + 1)
+        return Transaction(FILES, (self.transaction(FILES) or 0) + 1)
 
     def _has_all(self, paths: Collection[str]) -> bool:
         return not paths or set(paths) <= set(self.entries()["path"].to_pylist())
@@ -365,7 +369,7 @@ class LakeTable:
     ) -> None:
         """Commit rows and the position. Of two pipelines that start at the same position only one succeeds, because
         Delta lets no commit pass that did not see the other's position."""
-        before, mark = self.position(app), uuid.uuid4().hex
+        before, mark = self.transaction(app), uuid.uuid4().hex
         if before is not None and before > position:
             raise self._overtaken()  # A refresh has shown the other's position, so Delta would accept this one.
         properties = CommitProperties(
@@ -373,7 +377,7 @@ class LakeTable:
         )
 
         def may_repeat() -> bool:
-            return self.position(app) == before and self._has_all(removed)
+            return self.transaction(app) == before and self._has_all(removed)
 
         self._repeat_after_compaction(lambda: write(properties), mark, may_repeat)
 

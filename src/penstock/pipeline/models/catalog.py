@@ -26,7 +26,7 @@ class ModelTable(LakeTable):
         self.generation = generation
 
     def position(self, app: str) -> int | None:
-        return super().position(f"{app}:{self.generation}")
+        return self.transaction(f"{app}:{self.generation}")
 
     def commit(self, files: Sequence[NewFile], app: str, position: int, *, replace: bool = False) -> None:
         """Add files, or replace all rows, as a new generation always does, and move the position."""
