@@ -40,7 +40,7 @@ class AdminCommands(ModelState):
         queue = self.home(command.queue)
         dead = [e for e in self.of(queue, State.DEAD)[::-1] if e.finished_at is not None]
         if command.after is not None:
-            at, _, last_id = command.after.partition("-")
+            at, _, last_id = command.after.partition(":")
             dead = [e for e in dead if (e.finished_at, e.id) > (int(at), int(last_id))]
         if command.died_before is not None:
             dead = [e for e in dead if (e.finished_at or 0) <= command.died_before]
@@ -48,7 +48,7 @@ class AdminCommands(ModelState):
             dead = [e for e in dead if e.id in command.ids]
         step = dead[: command.limit]
         matched = [e for e in step if command.error_contains is None or command.error_contains in e.failures[-1].error]
-        after = f"{step[-1].finished_at}-{step[-1].id}" if len(step) == command.limit else None
+        after = f"{step[-1].finished_at}:{step[-1].id}" if len(step) == command.limit else None
         if command.dry_run:
             return c.RedriveOutcome(len(matched), 0, after)
         for e in matched:

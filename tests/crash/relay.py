@@ -90,7 +90,8 @@ class Relay:
         self._refusing = True
         for writer in self._lines:
             line = writer.get_extra_info("socket")
-            if line.family != socket.AF_UNIX:
+            # A peer may have closed its connection already.
+            if line.family != socket.AF_UNIX and line.fileno() >= 0:
                 line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             writer.transport.abort()
         self._lines.clear()

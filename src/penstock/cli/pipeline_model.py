@@ -144,12 +144,12 @@ def rebuild(paths: PipelinePaths, name: str, schema: Path | None, as_json: bool,
     Readers see the old rows until the new ones are complete. If it is interrupted, the next `penstock pipeline run`
     completes it.
 
-    JSON: {"events", "steps", "offset", "lag", "lost"}
+    JSON: {"events", "steps", "offset", "lag", "lost", "dropped"}
     """
     from penstock.pipeline.models.manage import new_generation
 
     given = None if schema is None else _read(schema)
-    out, totals = Output(as_json), {"events": 0, "steps": 0, "offset": 0, "lag": 0, "lost": 0}
+    out, totals = Output(as_json), {"events": 0, "steps": 0, "offset": 0, "lag": 0, "lost": 0, "dropped": 0}
     with Display("rebuild") as display, session(paths, display, spark_options) as spark:
         from penstock.pipeline.run import Pipeline
 
