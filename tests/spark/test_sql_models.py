@@ -108,7 +108,7 @@ def test_a_changed_query_is_computed_anew(spark: Any, work: Work, lake: Lake, tm
         ("SELECT 1 AS a,\n  FROM FROM x", "bad.sql, line 2"),
         ("SELECT customer,\n  nothing FROM {{ ref('orders') }}", "bad.sql, line 2.*nothing"),
         ("SELECT\n CAST(customer AS INT) AS n FROM {{ ref('orders') }}", "bad.sql, line 2.*CAST_INVALID_INPUT"),
-        ("SELECT * FROM silver.messages", r"bad.sql, line 1.*silver.*ref\('model'\)"),
+        ("SELECT * FROM silver.missing", r"bad.sql, line 1.*silver.*ref\('model'\)"),
         ("DELETE FROM {{ ref('orders') }}", "bad.sql, line 1"),
         ("SELECT 1 AS a, 2 AS A", "two columns are named 'a'"),
         ("SELECT NULL AS a", "the type null, which Delta tables do not have"),
