@@ -19,7 +19,8 @@ RUN = {"bash", "console", "python"}
 SHOWN = {"text", "toml", "yaml", "json", "ini", "sql", "js", "html"}
 # Pages with tests of their own: test_deploy.py checks the fleet commands without running them; test_howto_backup.py,
 # test_cli_migrate_store.py and test_howto_outbox.py also check what the stores contain afterwards. JavaScript is run by
-# test_js_client.py. tests/spark/test_remote_lake.py runs the commands of object-storage.md with an S3 server.
+# test_js_client.py. object-storage.md needs a bucket and is not run:
+# tests/spark/test_remote_lake.py runs such commands with an S3 server, but not this page.
 APART = {"object-storage.md", "scale-out.md", "back-up.md", "migrate-store.md", "outbox.md"}
 
 
